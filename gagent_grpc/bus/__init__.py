@@ -1,0 +1,1 @@
+"""The agent platform: AMS, DF, mailboxes, routing and sessions. No transport, no store and no generated code in it."""

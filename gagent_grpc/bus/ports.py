@@ -1,0 +1,204 @@
+"""What the platform needs from outside, as Protocols: a clock, a store, a codec. Their implementations are other rooms.
+
+A store is written to in order and without waiting; `next_commit` tells what has become durable. So one sync serves all
+that was written meanwhile, and no message needs a future of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from gagent_grpc.acl.descriptions import DFAgentDescription, LifeCycleState
+from gagent_grpc.acl.message import ACLMessage
+from gagent_grpc.envelope import Envelope
+
+
+class Clock(Protocol):
+    """Time, so that tests can hold it."""
+
+    def monotonic(self) -> float:
+        """Return seconds that only go forward: for intervals and liveness."""
+        ...
+
+    def time(self) -> float:
+        """Return Unix seconds: for expiry, leases and what is stored."""
+        ...
+
+
+class Codec(Protocol):
+    """Turns encoded messages into envelopes and the platform's own messages into bytes."""
+
+    def decode(self, payload: bytes) -> Envelope:
+        """Return the envelope of one encoded `BusMessage`.
+
+        Raises:
+            InvalidArgument: It is no valid message; the error names the field and the expected form.
+        """
+        ...
+
+    def encode(self, message: ACLMessage, *, message_id: str) -> bytes:
+        """Return the encoded `BusMessage` around a message that the platform itself writes."""
+        ...
+
+    def decode_acl(self, payload: bytes) -> ACLMessage | None:
+        """Return the ACL message in an encoded `BusMessage`; None when its body is not ACL."""
+        ...
+
+
+@dataclass(slots=True)
+class StoredAgent:
+    """What a store keeps of one agent."""
+
+    name: str
+    principal: str
+    """Who owns the name."""
+    ownership: str
+    """Owner in words, as the AMS shows it; "" for none."""
+    state: LifeCycleState
+    resume_to: LifeCycleState
+    """State that `resume` restores; equal to `state` unless suspended."""
+    ephemeral: bool
+    generation: int
+    """Number of the newest session."""
+    attached: bool
+    """A session was open when this was written: after an unclean stop its mail may have been delivered before."""
+    next_sequence: int
+    """A number above every sequence of the mailbox, also of what is settled."""
+    resume_digest: bytes
+    """SHA-256 of the resume token of the newest session; b"" for none."""
+    registered_at: float
+    """Unix seconds."""
+
+
+@dataclass(slots=True)
+class StoredMessage:
+    """One unsettled message of one mailbox."""
+
+    receiver: str
+    sequence: int
+    sender: str
+    """`name@platform`, as the bus stamped it."""
+    message_id: str
+    """Identity of the delivery: the sender's, or the one that the bus gave."""
+    key: str
+    """Identity for recognising a repetition; "" when the sender gave none."""
+    digest: bytes
+    via: str
+    accepted_at: float
+    attempt: int
+    """Deliveries so far; a lower bound after an unclean stop."""
+    payload: bytes
+
+
+@dataclass(slots=True)
+class StoredKey:
+    """The key of a settled message, by which a repetition is recognised."""
+
+    sender: str
+    key: str
+    receiver: str
+    digest: bytes
+    settled_at: float
+    """Unix seconds."""
+
+
+@dataclass(slots=True)
+class StoredPlatform:
+    """Everything a store holds, read once at the start."""
+
+    clean: bool = True
+    """The last stop wrote everything; False after a crash."""
+    agents: list[StoredAgent] = field(default_factory=list)
+    """Oldest registration first."""
+    messages: list[StoredMessage] = field(default_factory=list)
+    """By receiver and sequence, rising."""
+    keys: list[StoredKey] = field(default_factory=list)
+    """Oldest first."""
+    descriptions: list[DFAgentDescription] = field(default_factory=list)
+    """Entries of the DF, oldest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One outcome of the store: every accept up to `through` that no earlier commit covered."""
+
+    through: int
+    """Position of the last accept that this commit covers."""
+    error: str = ""
+    """Why these accepts are not stored, such as a full disk; "" when they are durable."""
+
+
+class Store(Protocol):
+    """Keeps the platform across restarts. Methods without `async` never wait; what they write is durable in order.
+
+    A failed write of accepts is reported by `next_commit` and leaves nothing of them behind. Everything else is tried
+    again with the next write until it succeeds.
+    """
+
+    @property
+    def durable(self) -> bool:
+        """Whether accepted messages survive a crash. When False, accepts need no commit and get none."""
+        ...
+
+    async def open(self) -> StoredPlatform:
+        """Open the store for this process alone and return what it holds.
+
+        Raises:
+            ConfigurationError: The file belongs to another program, or another bus has it open.
+            StoreUnavailable: It cannot be read.
+        """
+        ...
+
+    def accept(self, message: StoredMessage) -> int:
+        """Store a message; return the position that `next_commit` will cover."""
+        ...
+
+    def settle(self, receiver: str, sequence: int, key: StoredKey | None) -> None:
+        """Remove a message, and remember the key of it when there is one."""
+        ...
+
+    def mark_attempts(self, receiver: str, attempts: Sequence[tuple[int, int]]) -> None:
+        """Write (sequence, deliveries so far) of messages that were delivered and not settled."""
+        ...
+
+    def put_agent(self, agent: StoredAgent) -> None:
+        """Write an agent, new or changed."""
+        ...
+
+    def remove_agent(self, name: str) -> None:
+        """Remove an agent, its messages and its DF entry."""
+        ...
+
+    def put_description(self, description: DFAgentDescription, registered_at: float) -> None:
+        """Write a DF entry, new or changed."""
+        ...
+
+    def remove_description(self, name: str) -> None:
+        """Remove a DF entry."""
+        ...
+
+    def prune_keys(self, settled_before: float, keep: int) -> None:
+        """Forget the keys of messages settled before a time, and the oldest ones beyond ``keep``."""
+        ...
+
+    async def next_commit(self) -> Commit:
+        """Wait for the next outcome. Only one caller waits at a time.
+
+        Raises:
+            StoreUnavailable: The store has failed and accepts nothing more.
+        """
+        ...
+
+    async def flush(self) -> None:
+        """Wait until everything written so far is durable.
+
+        Raises:
+            StoreUnavailable: It cannot be made durable.
+        """
+        ...
+
+    async def close(self, *, clean: bool = True) -> None:
+        """Write what is left, note a clean stop when ``clean``, and release the store. Idempotent."""
+        ...

@@ -1,0 +1,598 @@
+"""The database file of the SQLite store: its lock, its schema, its rows, and the statements that change them.
+
+Owns: everything that is SQL or that SQLite has to be told. All of it blocks, and belongs to the one thread that opened
+the file. Leaves to others: that thread, grouping, and what happens when a group cannot be written (`storage.sqlite`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+from zlib import crc32
+
+import apsw
+
+from gagent_grpc.acl.descriptions import DFAgentDescription, LifeCycleState
+from gagent_grpc.acl.management_json import description_to_json, df_description_from_json
+from gagent_grpc.bus.ports import StoredAgent, StoredKey, StoredMessage, StoredPlatform
+from gagent_grpc.errors import BusError, ConfigurationError, MissingParameter, StoreUnavailable
+
+APPLICATION_ID = 0x67416742
+"""`application_id` of the file, "gAgB": tells a bus's database from those of other programs."""
+SCHEMA_VERSION = 1
+"""`user_version` of the file; a bus reads files up to its own."""
+
+_MAGIC = b"SQLite format 3\x00"
+_MAX_ROWS = 256
+"""Rows of one statement at most; 11 values each stay far below SQLite's bound of 32,766."""
+_MOST_PAGES = 0xFFFFFFFE
+"""SQLite's own bound of a file, in pages."""
+_WAL_PAGES = 1_000
+"""Pages in the log after which they are moved into the database."""
+_WAL_BYTES = 64 * 1024 * 1024
+"""Size to which the log's file is cut back after a peak."""
+
+PASSING_ERRORS = (
+    apsw.BusyError,
+    apsw.CantOpenError,
+    apsw.FullError,
+    apsw.InterruptError,
+    apsw.IOError,
+    apsw.LockedError,
+    apsw.NoMemError,
+    apsw.PermissionsError,
+    apsw.ProtocolError,
+    apsw.ReadOnlyError,
+)
+"""What may pass: the disk gets space, a lock is let go, the file system is mounted for writing again. Any other error is
+a damaged file or a mistake in this program, and trying again would not help."""
+
+# Messages are kept in the order of acceptance and not by mailbox: a group for a hundred mailboxes then fills a few pages
+# at the end instead of changing a hundred all over the file. The narrow index finds what is settled. Checksums are ours,
+# since SQLite keeps none; a forgotten key costs no more than an unrecognised repetition, so keys have none.
+_SCHEMA = """
+CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE agents (
+    number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, principal TEXT NOT NULL, ownership TEXT NOT NULL,
+    state INTEGER NOT NULL, resume_to INTEGER NOT NULL, ephemeral INTEGER NOT NULL, generation INTEGER NOT NULL,
+    attached INTEGER NOT NULL, next_sequence INTEGER NOT NULL, resume_digest BLOB NOT NULL,
+    registered_at REAL NOT NULL, checksum INTEGER NOT NULL
+) STRICT;
+CREATE TABLE messages (
+    position INTEGER PRIMARY KEY, receiver TEXT NOT NULL, sequence INTEGER NOT NULL, sender TEXT NOT NULL,
+    message_id TEXT NOT NULL, key TEXT NOT NULL, digest BLOB NOT NULL, via TEXT NOT NULL, accepted_at REAL NOT NULL,
+    attempt INTEGER NOT NULL, payload BLOB NOT NULL, checksum INTEGER NOT NULL, UNIQUE (receiver, sequence)
+) STRICT;
+CREATE TABLE settled_keys (
+    sender TEXT NOT NULL, key TEXT NOT NULL, receiver TEXT NOT NULL, digest BLOB NOT NULL, settled_at REAL NOT NULL,
+    PRIMARY KEY (sender, key, receiver)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX settled_keys_by_time ON settled_keys (settled_at);
+CREATE TABLE descriptions (
+    number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, registered_at REAL NOT NULL, body TEXT NOT NULL,
+    checksum INTEGER NOT NULL
+) STRICT;
+INSERT INTO meta VALUES ('clean', 1);
+"""
+
+_SELECT_MESSAGES = """
+    SELECT receiver, sequence, sender, message_id, key, digest, via, accepted_at, attempt, payload, checksum
+    FROM messages
+"""
+_SELECT_AGENTS = """
+    SELECT name, principal, ownership, state, resume_to, ephemeral, generation, attached, next_sequence,
+        resume_digest, registered_at, checksum
+    FROM agents ORDER BY registered_at, number
+"""
+_SELECT_KEYS = "SELECT sender, key, receiver, digest, settled_at FROM settled_keys ORDER BY settled_at"
+_SELECT_DESCRIPTIONS = "SELECT name, registered_at, body, checksum FROM descriptions ORDER BY registered_at, number"
+
+# Statements over many rows: `{rows}` becomes as many `(?, ?)` as there are rows.
+_INSERT_MESSAGES = """
+    INSERT INTO messages (
+        receiver, sequence, sender, message_id, key, digest, via, accepted_at, attempt, payload, checksum
+    ) VALUES {rows}
+"""
+_DELETE_MESSAGES = "DELETE FROM messages WHERE (receiver, sequence) IN (VALUES {rows})"
+_UPDATE_ATTEMPTS = """
+    WITH given (receiver, sequence, attempt) AS (VALUES {rows})
+    UPDATE messages SET attempt = max(messages.attempt, given.attempt) FROM given
+    WHERE messages.receiver = given.receiver AND messages.sequence = given.sequence
+"""
+# Joined with the message: of one whose accept failed, no key may stay that would make its repetition a duplicate.
+_INSERT_KEYS = """
+    WITH given (mailbox, sequence, sender, key, receiver, digest, settled_at) AS (VALUES {rows})
+    INSERT INTO settled_keys (sender, key, receiver, digest, settled_at)
+    SELECT given.sender, given.key, given.receiver, given.digest, given.settled_at
+    FROM given CROSS JOIN messages ON messages.receiver = given.mailbox AND messages.sequence = given.sequence
+    WHERE true
+    ON CONFLICT DO UPDATE SET digest = excluded.digest, settled_at = excluded.settled_at
+"""
+
+_Value = str | bytes | int | float
+_Row = tuple[_Value, ...]
+Operation = tuple[str, _Row]
+"""One change: its kind, and the values that its statement takes."""
+
+_ACCEPT = "accept"
+_ATTEMPT = "attempt"
+_SETTLE = "settle"
+_PUT_AGENT = "put agent"
+_REMOVE_AGENT = "remove agent"
+_PUT_DESCRIPTION = "put description"
+_REMOVE_DESCRIPTION = "remove description"
+_PRUNE_KEYS = "prune keys"
+
+# Statements over one row each, run one after the other.
+_STATEMENTS: dict[str, tuple[str, ...]] = {
+    # An upsert and not a replacement: the row keeps its number, by which equal times of registration are ordered.
+    _PUT_AGENT: (
+        """
+        INSERT INTO agents (
+            name, principal, ownership, state, resume_to, ephemeral, generation, attached, next_sequence,
+            resume_digest, registered_at, checksum
+        ) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+        ON CONFLICT (name) DO UPDATE SET principal = excluded.principal, ownership = excluded.ownership,
+            state = excluded.state, resume_to = excluded.resume_to, ephemeral = excluded.ephemeral,
+            generation = excluded.generation, attached = excluded.attached, next_sequence = excluded.next_sequence,
+            resume_digest = excluded.resume_digest, registered_at = excluded.registered_at, checksum = excluded.checksum
+        """,
+    ),
+    _REMOVE_AGENT: (
+        "DELETE FROM messages WHERE receiver = ?",
+        "DELETE FROM descriptions WHERE name = ?",
+        "DELETE FROM agents WHERE name = ?",
+    ),
+    _PUT_DESCRIPTION: (
+        """
+        INSERT INTO descriptions (name, registered_at, body, checksum) VALUES (?, ?, ?, ?)
+        ON CONFLICT (name) DO UPDATE SET registered_at = excluded.registered_at, body = excluded.body,
+            checksum = excluded.checksum
+        """,
+    ),
+    _REMOVE_DESCRIPTION: ("DELETE FROM descriptions WHERE name = ?",),
+    _PRUNE_KEYS: (
+        """
+        DELETE FROM settled_keys WHERE settled_at < ?1 OR (sender, key, receiver) IN (
+            SELECT sender, key, receiver FROM settled_keys ORDER BY settled_at DESC LIMIT -1 OFFSET ?2
+        )
+        """,
+    ),
+}
+
+
+class SqliteFile:
+    """One open database, and the right to be its only bus."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        synchronous: Literal["FULL", "NORMAL"],
+        busy_timeout: float,
+        max_bytes: int | None,
+    ) -> None:
+        """Open the file, make it when it is absent, and check that it is whole; arguments as for `SqliteStore`.
+
+        The check reads the whole file after a clean stop, too: loading reads nearly all of it anyway, and damage that is
+        found now serves no garbage later.
+
+        Raises:
+            ConfigurationError: The file belongs to another program or to a newer version, or another bus has it open.
+            StoreUnavailable: It cannot be read or written, or it is damaged.
+        """
+        self.path = path
+        with contextlib.ExitStack() as resources, self._translated():
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            resources.callback(_FileLock(path).release)
+            _check_magic(path)
+            # Made here and not by SQLite, because messages are private; SQLite gives the files beside it the same mode.
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+            self._connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+            resources.callback(self._connection.close)
+            self._connection.set_busy_timeout(int(busy_timeout * 1000))
+            self._prepare(synchronous)
+            page_size = self._connection.pragma("page_size")
+            self._max_pages = _MOST_PAGES if max_bytes is None else max(1, max_bytes // page_size)
+            self._connection.pragma("max_page_count", self._max_pages)
+            self._page_limit = self._max_pages
+            # Kept for `close`: what was opened last is closed first, so the lock outlives the connection.
+            self._resources = resources.pop_all()
+
+    def load(self) -> StoredPlatform:
+        """Return what the file holds, after noting durably that a stop from now on is unclean until `mark_clean`.
+
+        Raises:
+            StoreUnavailable: It cannot be read or written, or it is damaged.
+        """
+        select = self._connection.execute
+        with self._translated():
+            ((clean,),) = select("SELECT value FROM meta WHERE name = 'clean'")
+            stored = StoredPlatform(clean=clean == 1)
+            # Sorted here: SQLite would fetch message by message along the index.
+            stored.messages = sorted(map(_message, select(_SELECT_MESSAGES)), key=attrgetter("receiver", "sequence"))
+            stored.agents = [_agent(row) for row in select(_SELECT_AGENTS)]
+            stored.keys = [StoredKey(*row) for row in select(_SELECT_KEYS)]
+            stored.descriptions = [_description(row) for row in select(_SELECT_DESCRIPTIONS)]
+            with self._transaction():
+                self._connection.execute("UPDATE meta SET value = 0 WHERE name = 'clean'")
+        last = {message.receiver: message.sequence for message in stored.messages}
+        for agent in stored.agents:
+            agent.next_sequence = max(agent.next_sequence, last.get(agent.name, 0) + 1)
+        return stored
+
+    def write(self, operations: Iterable[Operation], *, bounded: bool = True) -> None:
+        """Write ``operations`` in one transaction, durably: all of them, or none when it raises.
+
+        Without ``bounded`` the file may grow over `max_bytes`. That is for what must be written in the end, and what makes
+        room: a settle removes a message, but before that it needs a place for the key.
+
+        The effect is that of one by one in order. Accepts, attempts and settles are gathered over the whole group and
+        each kind is written in a few statements: every statement lets go the interpreter's lock and has to win it back
+        from the event loop, which costs up to 5 ms each time while that one computes. Only two other operations touch
+        the same tables, and what was gathered is written before them. Among the gathered, no accept follows a settle of
+        the same message, since sequences are not reused.
+
+        Raises:
+            apsw.Error: One of `PASSING_ERRORS` when a later try may succeed.
+        """
+        accepts: list[_Row] = []
+        attempts: dict[tuple[_Value, _Value], _Row] = {}
+        settles: list[_Row] = []
+
+        def write_gathered() -> None:
+            self._write_rows(_INSERT_MESSAGES, accepts)
+            self._write_rows(_UPDATE_ATTEMPTS, list(attempts.values()))
+            self._write_rows(_INSERT_KEYS, [row for row in settles if len(row) > 2])
+            self._write_rows(_DELETE_MESSAGES, [row[:2] for row in settles])
+            accepts.clear()
+            attempts.clear()
+            settles.clear()
+
+        limit = self._max_pages if bounded else _MOST_PAGES
+        if limit != self._page_limit:
+            self._connection.pragma("max_page_count", limit)
+            self._page_limit = limit
+        with self._transaction():
+            for kind, row in operations:
+                if kind == _ACCEPT:
+                    accepts.append(row)
+                elif kind == _SETTLE:
+                    settles.append(row)
+                elif kind == _ATTEMPT:
+                    # The last one of a message, which is the highest: joined with two, either might win.
+                    attempts[row[0], row[1]] = row
+                else:
+                    if kind in {_REMOVE_AGENT, _PRUNE_KEYS}:
+                        write_gathered()
+                    for statement in _STATEMENTS[kind]:
+                        self._connection.execute(statement, row)
+            write_gathered()
+
+    def checkpoint(self) -> None:
+        """Move the log into the database as far as possible, so that the log's room is used again; never raises."""
+        with contextlib.suppress(apsw.Error):
+            self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+
+    def mark_clean(self) -> None:
+        """Note that everything is written; the next `load` says so.
+
+        Raises:
+            apsw.Error: It cannot be noted; the next start then counts as one after a crash.
+        """
+        with self._transaction():
+            self._connection.execute("UPDATE meta SET value = 1 WHERE name = 'clean'")
+        self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+
+    def close(self) -> None:
+        """Close the file and let go its lock. Idempotent."""
+        self._resources.close()
+
+    def _prepare(self, synchronous: str) -> None:
+        """Make sure that the file is ours and whole, and has the schema of this version."""
+        connection = self._connection
+        application = connection.pragma("application_id")
+        version = connection.pragma("user_version")
+        ((tables,),) = connection.execute("SELECT count(*) FROM sqlite_schema")
+        empty = not tables and not application
+        # Nothing is changed in the file before this is known.
+        if application != APPLICATION_ID and not empty:
+            raise ConfigurationError(
+                f"{self.path}: is an SQLite database of another program (application_id {application:#x}); "
+                f"expected one of gagent-grpc ({APPLICATION_ID:#x}) or a new path"
+            )
+        if version > SCHEMA_VERSION:
+            raise ConfigurationError(
+                f"{self.path}: is a database of a newer gagent-grpc (schema {version}); expected schema "
+                f"{SCHEMA_VERSION} at most: upgrade gagent-grpc, or take a new path"
+            )
+        # A new file gets its log through a rollback journal. EXTRA syncs the removal of that one, too: coming back after a
+        # power cut it would undo everything.
+        connection.pragma("synchronous", "EXTRA")
+        if connection.pragma("journal_mode", "wal") != "wal":
+            raise StoreUnavailable(f"{self.path}: no write-ahead log is possible here; expected a local file system")
+        connection.pragma("synchronous", synchronous)
+        connection.pragma("wal_autocheckpoint", _WAL_PAGES)
+        connection.pragma("journal_size_limit", _WAL_BYTES)
+        if empty:
+            # The identity in the same transaction, so that a crash leaves an empty file or a whole one.
+            with self._transaction():
+                connection.execute(_SCHEMA)
+                connection.pragma("application_id", APPLICATION_ID)
+                connection.pragma("user_version", SCHEMA_VERSION)
+        if (found := connection.pragma("quick_check", 1)) != "ok":
+            raise self._damaged(str(found))
+
+    def _write_rows(self, template: str, rows: Sequence[_Row]) -> None:
+        """Run a statement over many rows, in pieces of powers of two: so few texts that SQLite keeps them prepared."""
+        done = 0
+        while done < len(rows):
+            size = min(_MAX_ROWS, 1 << ((len(rows) - done).bit_length() - 1))
+            part = rows[done : done + size]
+            statement = _statement(template, size, len(part[0]))
+            self._connection.execute(statement, [value for row in part for value in row])
+            done += size
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Commit what the block does, durably; undo it when the block or the commit fails."""
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._connection.execute("COMMIT")
+        except BaseException:
+            # After some errors SQLite has rolled back by itself.
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            raise
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Turn what opening and reading raise into the errors that the port names."""
+        try:
+            yield
+        except (ConfigurationError, StoreUnavailable):
+            raise
+        except apsw.BusyError as exc:
+            raise StoreUnavailable(f"{self.path}: another program has it locked; end that program") from exc
+        except PASSING_ERRORS as exc:
+            raise StoreUnavailable(f"{self.path}: cannot be read and written ({exc})") from exc
+        except OSError as exc:
+            raise StoreUnavailable(f"{self.path}: cannot be opened ({exc})") from exc
+        # SQL that fails means another schema than the version says; the rest are values that do not add up.
+        except (apsw.Error, BusError, ValueError, TypeError) as exc:
+            raise self._damaged(str(exc)) from exc
+
+    def _damaged(self, what: str) -> StoreUnavailable:
+        return StoreUnavailable(
+            f"{self.path}: the database is damaged ({what}). Put back a copy of it, or move it and its -wal file away "
+            f"and start with an empty one; `sqlite3 {self.path} .recover` shows what is still readable"
+        )
+
+
+def accept_operation(message: StoredMessage) -> Operation:
+    """Return the operation that adds a message; the only one that is not tried again."""
+    return _ACCEPT, (
+        message.receiver,
+        message.sequence,
+        message.sender,
+        message.message_id,
+        message.key,
+        message.digest,
+        message.via,
+        message.accepted_at,
+        message.attempt,
+        message.payload,
+        _message_checksum(message),
+    )
+
+
+def settle_operation(receiver: str, sequence: int, key: StoredKey | None) -> Operation:
+    """Return the operation that removes a message and, when that is there, remembers its key."""
+    if key is None:
+        return _SETTLE, (receiver, sequence)
+    return _SETTLE, (receiver, sequence, key.sender, key.key, key.receiver, key.digest, key.settled_at)
+
+
+def attempt_operation(receiver: str, sequence: int, attempt: int) -> Operation:
+    """Return the operation that raises the number of deliveries of a message."""
+    return _ATTEMPT, (receiver, sequence, attempt)
+
+
+def put_agent_operation(agent: StoredAgent) -> Operation:
+    """Return the operation that writes an agent as it is now."""
+    row = (
+        agent.name,
+        agent.principal,
+        agent.ownership,
+        int(agent.state),
+        int(agent.resume_to),
+        int(agent.ephemeral),
+        agent.generation,
+        int(agent.attached),
+        agent.next_sequence,
+        agent.resume_digest,
+        float(agent.registered_at),
+    )
+    return _PUT_AGENT, (*row, _checksum(row))
+
+
+def remove_agent_operation(name: str) -> Operation:
+    """Return the operation that removes an agent, its messages and its DF entry."""
+    return _REMOVE_AGENT, (name,)
+
+
+def put_description_operation(description: DFAgentDescription, registered_at: float) -> Operation:
+    """Return the operation that writes a DF entry.
+
+    Raises:
+        MissingParameter: It has no name.
+        InvalidArgument: It holds a value that could not be read back.
+    """
+    if description.name is None:
+        raise MissingParameter("df-agent-description", "name")
+    body = json.dumps(description_to_json(description))
+    # What the next start would refuse must not get into the file: the bus could not start any more.
+    df_description_from_json(json.loads(body))
+    row = (description.name, float(registered_at), body)
+    return _PUT_DESCRIPTION, (*row, _checksum(row))
+
+
+def remove_description_operation(name: str) -> Operation:
+    """Return the operation that removes a DF entry."""
+    return _REMOVE_DESCRIPTION, (name,)
+
+
+def prune_keys_operation(settled_before: float, keep: int) -> Operation:
+    """Return the operation that forgets old keys, and the oldest beyond ``keep``."""
+    return _PRUNE_KEYS, (settled_before, keep)
+
+
+def count_accepts(operations: Iterable[Operation]) -> int:
+    """Return how many of ``operations`` are accepts."""
+    return sum(kind == _ACCEPT for kind, _ in operations)
+
+
+def without_accepts(operations: Sequence[Operation]) -> list[Operation]:
+    """Return what is to be tried again, without what a later operation makes void.
+
+    So what waits for a full disk is bounded by what the bus holds, and not by how long the disk stays full.
+    """
+    left: list[Operation] = []
+    seen: set[tuple[_Value, ...]] = set()
+    for kind, row in reversed(operations):
+        subject: tuple[_Value, ...]
+        if kind == _ACCEPT:
+            continue
+        if kind in {_ATTEMPT, _SETTLE}:
+            subject = (kind, *row[:2])
+        elif kind in {_PUT_DESCRIPTION, _REMOVE_DESCRIPTION}:
+            subject = ("description", row[0])
+        elif kind == _PRUNE_KEYS:
+            subject = (kind,)
+        else:
+            subject = (kind, row[0])
+        if subject in seen:
+            continue
+        seen.add(subject)
+        if kind == _REMOVE_AGENT:
+            # An earlier state of the agent is void; the removal stays before a later state, because of its messages.
+            seen.add((_PUT_AGENT, row[0]))
+        left.append((kind, row))
+    left.reverse()
+    return left
+
+
+@functools.cache
+def _statement(template: str, rows: int, columns: int) -> str:
+    row = "(" + ", ".join("?" * columns) + ")"
+    return template.format(rows=", ".join([row] * rows))
+
+
+def _message(row: tuple[Any, ...]) -> StoredMessage:
+    message = StoredMessage(*row[:-1])
+    if _message_checksum(message) != row[-1]:
+        raise ValueError(f"message {message.sequence} of {message.receiver!r} is not what was written")
+    return message
+
+
+def _message_checksum(message: StoredMessage) -> int:
+    """Return the sum over all but `attempt`, which changes and is no more than a lower bound."""
+    texts = (message.receiver, message.sender, message.message_id, message.key, message.via)
+    head = "\0".join(texts) + f"\0{message.sequence}\0{float(message.accepted_at)}"
+    return crc32(message.payload, crc32(message.digest, crc32(head.encode())))
+
+
+def _agent(row: tuple[Any, ...]) -> StoredAgent:
+    if _checksum(row[:-1]) != row[-1]:
+        raise ValueError(f"agent {row[0]!r} is not what was written")
+    agent = StoredAgent(*row[:-1])
+    agent.state, agent.resume_to = LifeCycleState(agent.state), LifeCycleState(agent.resume_to)
+    agent.ephemeral, agent.attached = bool(agent.ephemeral), bool(agent.attached)
+    return agent
+
+
+def _description(row: tuple[Any, ...]) -> DFAgentDescription:
+    if _checksum(row[:-1]) != row[-1]:
+        raise ValueError(f"DF entry {row[0]!r} is not what was written")
+    return df_description_from_json(json.loads(row[2]))
+
+
+def _checksum(row: tuple[Any, ...]) -> int:
+    return crc32(repr(row).encode())
+
+
+def _check_magic(path: Path) -> None:
+    """Make sure that a file that is there is SQLite's, before SQLite touches it.
+
+    Raises:
+        ConfigurationError: It is something else.
+        OSError: It cannot be read.
+    """
+    if path.exists() and not path.is_file():
+        raise ConfigurationError(f"{path}: is not a file; expected a database of gagent-grpc or a new path")
+    try:
+        with path.open("rb") as file:
+            start = file.read(len(_MAGIC))
+    except FileNotFoundError:
+        return
+    if start not in {b"", _MAGIC}:
+        raise ConfigurationError(f"{path}: is not an SQLite database; expected a database of gagent-grpc or a new path")
+
+
+class _FileLock:
+    """The right to be the only bus on a database, as a kernel's lock on a file of its own, `PATH.lock`.
+
+    SQLite's locks last for a transaction, so a second bus could come in between two. The kernel lets go this one with
+    the process, so kill -9 leaves nothing to clean up. The file stays after the release: removing it would let one bus
+    lock a new file of that name while another locks the removed one. Programs that this process starts do not inherit
+    it, as all of Python's descriptors; a forked child would hold the lock on and closes its copy.
+    """
+
+    _held: ClassVar[set[int]] = set()
+
+    def __init__(self, database: Path) -> None:
+        """Take the lock.
+
+        Raises:
+            ConfigurationError: Another bus has it.
+            OSError: The file cannot be made, or the file system knows no locks.
+        """
+        descriptor = os.open(f"{database}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as exc:
+            holder = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip()
+            os.close(descriptor)
+            if not isinstance(exc, BlockingIOError):
+                raise
+            raise ConfigurationError(
+                f"{database}: another bus has it open (process {holder or 'unknown'}); end that one, or take another path"
+            ) from exc
+        self._descriptor = descriptor
+        self._held.add(descriptor)
+        # Only for people to read, so a full disk is no reason to stop here.
+        with contextlib.suppress(OSError):
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+
+    def release(self) -> None:
+        self._held.discard(self._descriptor)
+        os.close(self._descriptor)
+
+    @classmethod
+    def close_in_child(cls) -> None:
+        # Closed and not unlocked, which would take the lock from the parent, too.
+        for descriptor in cls._held:
+            os.close(descriptor)
+        cls._held.clear()
+
+
+os.register_at_fork(after_in_child=_FileLock.close_in_child)
