@@ -109,7 +109,9 @@ class ACLMessage:
         """
         return ACLMessage(**{**self.parameters(), **changes})
 
-    def create_reply(self, performative: Performative, content: str | bytes | None = None, **changes: Any) -> ACLMessage:
+    def create_reply(
+        self, performative: Performative, content: str | bytes | None = None, **changes: Any
+    ) -> ACLMessage:
         """Return an answer to this message.
 
         It goes to `reply_to`, else to the sender; language, encoding, ontology, protocol and conversation_id are copied,
@@ -142,7 +144,9 @@ class ACLMessage:
 
     def __repr__(self) -> str:
         shown = ", ".join(
-            f"{name}={value!r}" for name, value in self.parameters().items() if value not in (None, (), {}) and name != "performative"
+            f"{name}={value!r}"
+            for name, value in self.parameters().items()
+            if value not in (None, (), {}) and name != "performative"
         )
         return f"{type(self).__name__}({self.performative.text}{', ' + shown if shown else ''})"
 

@@ -96,7 +96,7 @@ class AmsServiceServicer(object):
 
     def SuspendAgent(self, request, context):
         """Suspends an agent: its mail waits, searches skip it. Suspending it again changes nothing. NOT_FOUND for an unknown
-        name, FAILED_PRECONDITION for an agent that is not active or waiting.
+        name, FAILED_PRECONDITION for an agent that is not active, waiting or lost.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -45,7 +45,7 @@ class AmsServiceStub:
     """Returns the agents that match a template, oldest registration first. Ephemeral ones only when asked for by name."""
     SuspendAgent: _grpc.UnaryUnaryMultiCallable[_ams_service_pb2.SuspendAgentRequest, _ams_service_pb2.SuspendAgentResponse]
     """Suspends an agent: its mail waits, searches skip it. Suspending it again changes nothing. NOT_FOUND for an unknown
-    name, FAILED_PRECONDITION for an agent that is not active or waiting.
+    name, FAILED_PRECONDITION for an agent that is not active, waiting or lost.
     """
     ResumeAgent: _grpc.UnaryUnaryMultiCallable[_ams_service_pb2.ResumeAgentRequest, _ams_service_pb2.ResumeAgentResponse]
     """Resumes a suspended agent to the state that it was suspended in. Resuming an active one changes nothing."""
@@ -71,7 +71,7 @@ class AmsServiceAsyncStub(AmsServiceStub):
     """Returns the agents that match a template, oldest registration first. Ephemeral ones only when asked for by name."""
     SuspendAgent: _aio.UnaryUnaryMultiCallable[_ams_service_pb2.SuspendAgentRequest, _ams_service_pb2.SuspendAgentResponse]  # type: ignore[assignment]
     """Suspends an agent: its mail waits, searches skip it. Suspending it again changes nothing. NOT_FOUND for an unknown
-    name, FAILED_PRECONDITION for an agent that is not active or waiting.
+    name, FAILED_PRECONDITION for an agent that is not active, waiting or lost.
     """
     ResumeAgent: _aio.UnaryUnaryMultiCallable[_ams_service_pb2.ResumeAgentRequest, _ams_service_pb2.ResumeAgentResponse]  # type: ignore[assignment]
     """Resumes a suspended agent to the state that it was suspended in. Resuming an active one changes nothing."""
@@ -118,7 +118,7 @@ class AmsServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_ams_service_pb2.SuspendAgentResponse, _abc.Awaitable[_ams_service_pb2.SuspendAgentResponse]]:
         """Suspends an agent: its mail waits, searches skip it. Suspending it again changes nothing. NOT_FOUND for an unknown
-        name, FAILED_PRECONDITION for an agent that is not active or waiting.
+        name, FAILED_PRECONDITION for an agent that is not active, waiting or lost.
         """
 
     @_abc_1.abstractmethod

@@ -125,7 +125,9 @@ class _NoticeKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_NoticeKind
     NOTICE_KIND_UNSPECIFIED: _NoticeKind.ValueType  # 0
     """Never sent."""
     NOTICE_KIND_DRAINING: _NoticeKind.ValueType  # 1
-    """The bus is shutting down; the stream ends with OK once all that was read is answered."""
+    """The bus is shutting down and delivers nothing more. The stream ends with OK once all that was read is answered and
+    all deliveries are settled, or when the grace of the bus is over.
+    """
     NOTICE_KIND_SUPERSEDED: _NoticeKind.ValueType  # 2
     """A newer session of the agent took over; do not reconnect."""
     NOTICE_KIND_UNKNOWN_FRAME: _NoticeKind.ValueType  # 3
@@ -139,7 +141,9 @@ class NoticeKind(_NoticeKind, metaclass=_NoticeKindEnumTypeWrapper):
 NOTICE_KIND_UNSPECIFIED: NoticeKind.ValueType  # 0
 """Never sent."""
 NOTICE_KIND_DRAINING: NoticeKind.ValueType  # 1
-"""The bus is shutting down; the stream ends with OK once all that was read is answered."""
+"""The bus is shutting down and delivers nothing more. The stream ends with OK once all that was read is answered and
+all deliveries are settled, or when the grace of the bus is over.
+"""
 NOTICE_KIND_SUPERSEDED: NoticeKind.ValueType  # 2
 """A newer session of the agent took over; do not reconnect."""
 NOTICE_KIND_UNKNOWN_FRAME: NoticeKind.ValueType  # 3
@@ -359,7 +363,7 @@ Global___Window: _TypeAlias = Window  # noqa: Y015
 @_typing.final
 class SendBatch(_message.Message):
     """Messages to send. A batch of one is the simple case. Messages are numbered 1, 2, 3 ... in the order sent, anew in
-    each session; receipts name these numbers.
+    each session; receipts name these numbers. While more than the send window waits for receipts, the bus reads no further.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -489,8 +493,9 @@ Global___Reject: _TypeAlias = Reject  # noqa: Y015
 @_typing.final
 class ReturnBatch(_message.Message):
     """The answer to nacks: deliveries of this session that count as returned and come again, flagged as redelivered. These
-    are the ones that were sent back and, so that order holds, later ones of the same lane. A client that keeps deliveries
-    waiting drops these from its queue; settling one all the same is honoured as long as it did not come again.
+    are the ones that were sent back and, so that order holds, later ones of the same lane. One that was sent back once too
+    often is named, too, but is given up and does not come again. A client that keeps deliveries waiting drops these from
+    its queue; settling one all the same is honoured as long as it did not come again.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -515,7 +520,9 @@ Global___ReturnBatch: _TypeAlias = ReturnBatch  # noqa: Y015
 
 @_typing.final
 class Heartbeat(_message.Message):
-    """A sign of life. Any other frame is one too. A client answers one from the bus at once."""
+    """A sign of life. Any other frame is one too. A client answers one from the bus at once: the bus also asks that way
+    whether the holder of a name still lives, when somebody else wants it.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -532,7 +539,7 @@ Global___Heartbeat: _TypeAlias = Heartbeat  # noqa: Y015
 
 @_typing.final
 class Bye(_message.Message):
-    """A polite end of a session. The bus settles what it has read, and ends the stream with OK."""
+    """A polite end of a session. The bus answers what came before it, reads nothing more, and ends the stream with OK."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -755,11 +762,11 @@ class Receipt(_message.Message):
     number: _builtins.int
     """Number of the message in this session; in `SendResponse` its place in the request, from 1."""
     receiver: _builtins.str
-    """Receiver as the sender named it. Empty: the message as a whole."""
+    """Receiver as the sender named it, cut at 400 characters. Empty: the message as a whole."""
     outcome: Global___Outcome.ValueType
     """What became of it."""
     detail: _builtins.str
-    """Why, with the value and the expected form; empty for ACCEPTED."""
+    """Why, with the value and the expected form. Empty for ACCEPTED, and where all details of a response would not fit."""
     retryable: _builtins.bool
     """The same message may be accepted later."""
     field: _builtins.str
@@ -976,7 +983,7 @@ class SendRequest(_message.Message):
     MESSAGES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___BusMessage]:
-        """The messages, in order."""
+        """The messages, in order; at most as many as the send window of a session has, else INVALID_ARGUMENT."""
 
     def __init__(
         self,

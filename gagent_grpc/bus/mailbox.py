@@ -1,0 +1,474 @@
+"""The mailbox of one agent: bounded, in order, with what is delivered kept until it is settled.
+
+Owns: queues by urgency, deliveries in flight, lanes that are held after a nack, the bounds. Leaves to others: what is
+durable (a store), who may read (the session that holds the newest generation), what becomes of mail that is given up.
+Pure: no loop and no clock; times are given by the caller.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Iterator, Mapping
+
+from gagent_grpc.envelope import Envelope, Priority
+
+RESERVE_SHARE = 4
+"""The reserve for notices of the platform holds this part of a mailbox's bytes, beside the mailbox itself."""
+
+
+class Letter:
+    """One message in one mailbox. Slotted, since one is built for every message and receiver."""
+
+    __slots__ = (
+        "accepted_at",
+        "attempt",
+        "envelope",
+        "error",
+        "in_reserve",
+        "message_id",
+        "redelivered",
+        "sender",
+        "sequence",
+        "tag",
+        "via",
+    )
+
+    def __init__(
+        self, sequence: int, envelope: Envelope, sender: str, message_id: str, via: str, accepted_at: float
+    ) -> None:
+        self.sequence = sequence
+        self.envelope = envelope
+        self.sender = sender
+        """`name@platform`, as the bus vouches for it."""
+        self.message_id = message_id
+        """The sender's id, or the one that the bus gave."""
+        self.via = via
+        """Address that led here when it was not the receiver's own."""
+        self.accepted_at = accepted_at
+        """Unix seconds."""
+        self.attempt = 0
+        """Deliveries so far."""
+        self.redelivered = envelope.resend
+        """It may have been delivered before."""
+        self.tag = 0
+        """Number of the delivery in the present session; 0 while not in flight."""
+        self.error = ""
+        """What went wrong in the last attempt, in words."""
+        self.in_reserve = False
+        """It is a notice of the platform, and counts against the reserve and not against the mailbox's bound."""
+
+    @property
+    def size(self) -> int:
+        """Bytes that it counts for."""
+        return len(self.envelope.payload)
+
+    @property
+    def lane(self) -> tuple[str, str]:
+        """Messages with the same lane are never delivered out of order."""
+        return (self.sender, self.envelope.conversation_id)
+
+
+class _HeldLane:
+    """A lane that waits: its letters in order, for which of them it waits, and when it may go on."""
+
+    __slots__ = ("holders", "letters", "until")
+
+    def __init__(self, until: float) -> None:
+        self.until = until
+        self.letters: deque[Letter] = deque()
+        self.holders: set[int] = set()
+        """Sequences of the letters that were nacked; without them nothing holds the lane."""
+
+
+class Mailbox:
+    """One agent's mail.
+
+    Room is reserved with `reserve` when a message is accepted, and the letter appears with `put` once it is as durable
+    as promised; so a bound holds for what is being written, too.
+    """
+
+    __slots__ = (
+        "_held",
+        "_in_flight",
+        "_in_flight_bytes",
+        "_queues",
+        "_returned",
+        "_timers",
+        "bytes",
+        "max_bytes",
+        "max_messages",
+        "messages",
+        "next_expiry",
+        "next_sequence",
+        "reserve_bytes",
+        "reserve_messages",
+    )
+
+    def __init__(self, *, max_messages: int, max_bytes: int, next_sequence: int = 1) -> None:
+        self.max_messages = max_messages
+        self.max_bytes = max_bytes
+        self.next_sequence = next_sequence
+        self.messages = 0
+        """Unsettled messages, those being written included."""
+        self.bytes = 0
+        self.next_expiry = math.inf
+        """When the next letter may expire, in Unix seconds."""
+        self.reserve_messages = 0
+        """Notices of the platform that are not settled; outside the bounds, and bounded by themselves."""
+        self.reserve_bytes = 0
+        self._queues: tuple[deque[Letter], ...] = tuple(deque() for _ in Priority)
+        self._in_flight: dict[int, Letter] = {}
+        self._in_flight_bytes = 0
+        self._held: dict[tuple[str, str], _HeldLane] = {}
+        # Letters that the present reader had in hand and that wait to come again: it may still settle them.
+        self._returned: dict[int, Letter] = {}
+        self._timers: list[tuple[float, tuple[str, str]]] = []
+
+    # ---- accepting -------------------------------------------------------------------------------------------------
+
+    def reserve(self, size: int) -> bool:
+        """Take room for a message of ``size`` bytes; return whether there was any. An empty mailbox takes any size."""
+        if self.messages and (self.messages >= self.max_messages or self.bytes + size > self.max_bytes):
+            return False
+        self.messages += 1
+        self.bytes += size
+        return True
+
+    @property
+    def full(self) -> bool:
+        """Whether there is no room for another message of any size."""
+        return self.messages >= self.max_messages or self.bytes >= self.max_bytes
+
+    def reserve_over(self, size: int) -> None:
+        """Take room for one message that must not be refused any more, over the bounds if need be."""
+        self.messages += 1
+        self.bytes += size
+
+    def reserve_notice(self, size: int) -> bool:
+        """Take room for a notice of the platform of ``size`` bytes; return whether the reserve had any."""
+        if self.reserve_messages and (
+            self.reserve_messages >= self.max_messages or self.reserve_bytes + size > self.max_bytes // RESERVE_SHARE
+        ):
+            return False
+        self.reserve_messages += 1
+        self.reserve_bytes += size
+        return True
+
+    def release(self, letter: Letter) -> None:
+        """Give back the room of a letter that is settled, given up, or was never stored."""
+        if letter.in_reserve:
+            self.reserve_messages -= 1
+            self.reserve_bytes -= letter.size
+        else:
+            self.messages -= 1
+            self.bytes -= letter.size
+
+    def take_sequence(self) -> int:
+        """Return the next sequence of this mailbox; it is never used again."""
+        sequence = self.next_sequence
+        self.next_sequence = sequence + 1
+        return sequence
+
+    def put(self, letter: Letter) -> None:
+        """Add a letter for which room is reserved."""
+        self._queues[4 - letter.envelope.priority].append(letter)
+        if letter.envelope.expires_at:
+            self._note_expiry(letter)
+
+    # ---- delivering ------------------------------------------------------------------------------------------------
+
+    @property
+    def queued(self) -> bool:
+        """Whether a letter waits that may be delivered now."""
+        return any(self._queues)
+
+    @property
+    def in_flight(self) -> int:
+        """Deliveries that are not settled."""
+        return len(self._in_flight)
+
+    def take(self, *, max_messages: int, max_bytes: int, batch_messages: int, batch_bytes: int) -> list[Letter]:
+        """Return the next letters and count them as in flight.
+
+        Args:
+            max_messages: Bound on all letters in flight.
+            max_bytes: Bound on their bytes; one letter always fits when none is in flight.
+            batch_messages: Most letters that this call returns.
+            batch_bytes: Most bytes that this call returns, except that one letter always fits.
+        """
+        taken: list[Letter] = []
+        room = min(max_messages - len(self._in_flight), batch_messages)
+        batch = 0
+        for queue in self._queues:
+            while queue and len(taken) < room:
+                letter = queue[0]
+                if self._held:
+                    lane = self._held.get(letter.lane)
+                    if lane is not None:
+                        # Found here and not when the lane was held, so that a nack does not walk the whole mailbox.
+                        lane.letters.append(queue.popleft())
+                        continue
+                size = len(letter.envelope.payload)
+                if self._in_flight and self._in_flight_bytes + size > max_bytes:
+                    return taken
+                if taken and batch + size > batch_bytes:
+                    return taken
+                queue.popleft()
+                batch += size
+                letter.attempt += 1
+                if self._returned:
+                    self._returned.pop(letter.sequence, None)
+                self._in_flight[letter.sequence] = letter
+                self._in_flight_bytes += size
+                taken.append(letter)
+        return taken
+
+    # ---- settling --------------------------------------------------------------------------------------------------
+
+    def in_flight_letter(self, sequence: int) -> Letter | None:
+        """Return the letter in flight with this sequence."""
+        return self._in_flight.get(sequence)
+
+    def settle(self, sequence: int) -> Letter | None:
+        """Remove a delivered letter and free its room; None when it is unknown or settled already.
+
+        A letter that was returned by the nack of an earlier one of its lane may be settled as well: its receiver had it
+        in hand, and delivering it again would double it. A lane that waits for this letter goes on.
+        """
+        letter = self._in_flight.pop(sequence, None)
+        if letter is not None:
+            # The way of nearly every letter, so it is written out here.
+            size = len(letter.envelope.payload)
+            self._in_flight_bytes -= size
+            letter.tag = 0
+            if letter.in_reserve:
+                self.release(letter)
+            else:
+                self.messages -= 1
+                self.bytes -= size
+            return letter
+        letter = self._leave_returned(sequence)
+        if letter is not None:
+            self.release(letter)
+        return letter
+
+    def settle_through(self, tag: int) -> list[Letter]:
+        """Remove every letter in flight with a tag up to ``tag``."""
+        settled = []
+        for letter in self._in_flight.values():
+            # Letters enter in the order of their tags, so the first higher one ends the walk.
+            if letter.tag > tag:
+                break
+            # One without a tag is held over from an earlier session: no tag of this one covers it.
+            if letter.tag:
+                settled.append(letter)
+        for letter in settled:
+            self._leave_flight(letter.sequence)
+            self.release(letter)
+        return settled
+
+    def nack(self, nacks: Mapping[int, tuple[float, str]]) -> list[Letter]:
+        """Hold the lanes of delivered letters; return what comes again by that. Unknown ones are passed over.
+
+        Later deliveries of a lane count as returned: they come again, too, flagged, and their attempt does not count.
+
+        Args:
+            nacks: For each sequence until when its lane waits, and what went wrong.
+        """
+        # One walk for all, in the order of delivery, which differs from that of acceptance where urgencies differ: an
+        # urgent letter that went out first is no later delivery.
+        lanes: dict[tuple[str, str], list[Letter]] = {}
+        for letter in self._in_flight.values():
+            key = letter.lane
+            if key in lanes:
+                lanes[key].append(letter)
+            elif letter.sequence in nacks:
+                lanes[key] = [letter]
+        for key, returned in lanes.items():
+            for letter in returned:
+                self._leave_flight(letter.sequence)
+                letter.redelivered = True
+                letter.attempt -= 1
+                self._returned[letter.sequence] = letter
+                self._note_expiry(letter)
+            first = returned[0]
+            first.attempt += 1
+            until, first.error = nacks[first.sequence]
+            lane = self._held.get(key)
+            if lane is None:
+                lane = self._held[key] = _HeldLane(until)
+            lane.until = max(lane.until, until)
+            lane.holders.add(first.sequence)
+            lane.letters = deque(sorted([*returned, *lane.letters], key=_sequence_of))
+            self._start_timer(lane.until, key)
+        return [letter for returned in lanes.values() for letter in returned]
+
+    def release_due(self, now: float) -> bool:
+        """Let lanes go on whose time has come; return whether any did."""
+        went = False
+        while self._timers and self._timers[0][0] <= now:
+            _, key = heapq.heappop(self._timers)
+            lane = self._held.get(key)
+            if lane is not None and lane.until <= now:
+                self._let_go(key)
+                went = True
+        return went
+
+    @property
+    def next_due(self) -> float | None:
+        """When the next held lane may go on, in the caller's time; None when none is held."""
+        return self._timers[0][0] if self._timers else None
+
+    # ---- changing hands --------------------------------------------------------------------------------------------
+
+    def return_in_flight(self) -> list[Letter]:
+        """Put every unsettled delivery back to the front, flagged, in order; return what the reader had in hand."""
+        in_hand = [*self._in_flight.values(), *self._returned.values()]
+        waiting = list(self._in_flight.values())
+        for letter in waiting:
+            letter.redelivered = True
+            letter.tag = 0
+        # A reader that is gone holds no lane: its successor starts afresh, in order.
+        for lane in self._held.values():
+            waiting.extend(lane.letters)
+        self._in_flight.clear()
+        self._in_flight_bytes = 0
+        self._held.clear()
+        self._timers.clear()
+        self._returned.clear()
+        self._requeue(waiting)
+        return in_hand
+
+    def resume_in_flight(self, sequences: set[int]) -> set[int]:
+        """Count queued letters with these sequences as in flight again, without a delivery; return which were found.
+
+        One that was never delivered is in nobody's hands and stays where it is.
+        """
+        found: set[int] = set()
+        if not sequences:
+            return found
+        for queue in self._queues:
+            hit = [one for one in queue if one.sequence in sequences and (one.attempt or one.redelivered)]
+            if hit:
+                found.update(letter.sequence for letter in hit)
+                kept = [letter for letter in queue if letter.sequence not in found]
+                queue.clear()
+                queue.extend(kept)
+                for letter in hit:
+                    self._in_flight[letter.sequence] = letter
+                    self._in_flight_bytes += letter.size
+        return found
+
+    def expire(self, now: float, accepted_before: float) -> list[Letter]:
+        """Remove and return letters, not in flight, whose time is over or that were accepted too long ago."""
+        waiting = [*self._queues, *(lane.letters for lane in self._held.values())]
+        oldest = min((letters[0].accepted_at for letters in waiting if letters), default=accepted_before)
+        if now < self.next_expiry and oldest >= accepted_before:
+            return []
+        expired = []
+        for letters in waiting:
+            gone = [one for one in letters if one.accepted_at < accepted_before or 0.0 < one.envelope.expires_at <= now]
+            if gone:
+                lost = {id(one) for one in gone}
+                kept = [one for one in letters if id(one) not in lost]
+                letters.clear()
+                letters.extend(kept)
+                expired.extend(gone)
+        for letter in expired:
+            self._returned.pop(letter.sequence, None)
+            self.release(letter)
+            self._stop_holding(letter)
+        ends = (one.envelope.expires_at for one in self.letters() if one.envelope.expires_at)
+        # A letter in flight is past saving, and would have this walk repeated at every look.
+        self.next_expiry = min((end for end in ends if end > now), default=math.inf)
+        return expired
+
+    def drain(self) -> list[Letter]:
+        """Remove and return everything."""
+        everything = sorted(self.letters(), key=_sequence_of)
+        for queue in self._queues:
+            queue.clear()
+        self._held.clear()
+        self._timers.clear()
+        self._returned.clear()
+        self._in_flight.clear()
+        self._in_flight_bytes = 0
+        for letter in everything:
+            self.release(letter)
+        return everything
+
+    def letters(self) -> Iterator[Letter]:
+        """Iterate over every unsettled letter, in no particular order."""
+        yield from self._in_flight.values()
+        for queue in self._queues:
+            yield from queue
+        for lane in self._held.values():
+            yield from lane.letters
+
+    # ---- inside ----------------------------------------------------------------------------------------------------
+
+    def _leave_flight(self, sequence: int) -> Letter | None:
+        letter = self._in_flight.pop(sequence, None)
+        if letter is not None:
+            self._in_flight_bytes -= len(letter.envelope.payload)
+            letter.tag = 0
+        return letter
+
+    def _leave_returned(self, sequence: int) -> Letter | None:
+        """Take out a letter that the reader had in hand before it was returned."""
+        letter = self._returned.pop(sequence, None)
+        if letter is not None:
+            lane = self._held.get(letter.lane)
+            if lane is not None and letter in lane.letters:
+                lane.letters.remove(letter)
+            else:
+                self._queues[4 - letter.envelope.priority].remove(letter)
+            self._stop_holding(letter)
+        return letter
+
+    def _stop_holding(self, letter: Letter) -> None:
+        """A letter is gone: its lane goes on unless it waits for another one."""
+        key = letter.lane
+        lane = self._held.get(key)
+        if lane is not None and letter.sequence in lane.holders:
+            lane.holders.discard(letter.sequence)
+            if not lane.holders:
+                self._let_go(key)
+
+    def _start_timer(self, until: float, key: tuple[str, str]) -> None:
+        heapq.heappush(self._timers, (until, key))
+        # A lane that goes on early leaves its timer behind; the bound keeps long delays from piling them up.
+        if len(self._timers) > 2 * len(self._held) + 64:
+            self._timers = [(lane.until, one) for one, lane in self._held.items()]
+            heapq.heapify(self._timers)
+
+    def _let_go(self, key: tuple[str, str]) -> None:
+        lane = self._held.pop(key, None)
+        if lane is not None:
+            self._requeue(list(lane.letters))
+
+    def _requeue(self, letters: list[Letter]) -> None:
+        """Put letters back so that each queue is in the order of acceptance again."""
+        by_queue: dict[int, list[Letter]] = {}
+        for letter in letters:
+            by_queue.setdefault(4 - letter.envelope.priority, []).append(letter)
+            self._note_expiry(letter)
+        for index, mine in by_queue.items():
+            mine.sort(key=_sequence_of)
+            queue = self._queues[index]
+            if queue and mine[-1].sequence > queue[0].sequence:
+                merged = sorted([*mine, *queue], key=_sequence_of)
+                queue.clear()
+                queue.extend(merged)
+            else:
+                queue.extendleft(reversed(mine))
+
+    def _note_expiry(self, letter: Letter) -> None:
+        if letter.envelope.expires_at:
+            self.next_expiry = min(self.next_expiry, letter.envelope.expires_at)
+
+
+def _sequence_of(letter: Letter) -> int:
+    return letter.sequence

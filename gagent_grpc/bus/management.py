@@ -1,0 +1,201 @@
+"""`ams` and `df` as agents: they answer ACL requests of the ontology fipa-agent-management, in fipa-sl0 or JSON.
+
+Owns: the conversation. What is asked is carried out by `bus.platform`, as for a call. FIPA's order of tests holds: is
+the act understood, is the function there, is it allowed, is it well formed. An action that is done at once is answered
+without an `agree` before it (SC00023 §6, SC00026).
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, assert_never
+
+import structlog
+
+from gagent_grpc.acl import management_json, sl0
+from gagent_grpc.acl.aid import AgentIdentifier
+from gagent_grpc.acl.descriptions import AMSAgentDescription, DFAgentDescription
+from gagent_grpc.acl.management import ONTOLOGY, Description, ManagementFunction, ManagementRequest
+from gagent_grpc.acl.message import ACLMessage
+from gagent_grpc.acl.performative import NEVER_ANSWERED, Performative
+from gagent_grpc.errors import (
+    AgentAlreadyRegistered,
+    BusError,
+    InvalidArgument,
+    MissingParameter,
+    Unauthorised,
+    UnsupportedFunction,
+)
+
+if TYPE_CHECKING:
+    from gagent_grpc.bus.platform import Caller, Platform
+
+log = structlog.get_logger(__name__)
+
+Outcome = tuple[Description, ...] | None
+"""What was found, or None for "done"."""
+
+
+class ManagementAgents:
+    """The two agents of the platform itself."""
+
+    def __init__(self, platform: Platform) -> None:
+        self._platform = platform
+
+    def converse(self, name: str, message: ACLMessage, sender: str) -> ACLMessage | None:
+        """Return the answer of ``name`` (`ams` or `df`) to a message from ``sender``; None when it needs none."""
+        if message.performative in NEVER_ANSWERED:
+            return None
+        actor = f"{name}@{self._platform.name}"
+        written = _Sl0(message, actor) if _speaks_sl0(message) else _Json(message, actor)
+        if message.performative is not Performative.REQUEST:
+            return self._reply(actor, message, Performative.NOT_UNDERSTOOD, written.unsupported_act())
+        if message.ontology is not None and message.ontology.lower() != ONTOLOGY:
+            return self._reply(actor, message, Performative.NOT_UNDERSTOOD, written.unsupported_value("ontology"))
+        try:
+            request = written.request(self._platform.now())
+            caller = self._platform.caller_for(sender)
+            outcome = self._ams(request, caller) if name == "ams" else self._df(request, caller)
+        except BusError as error:
+            act = Performative.parse(error.act) if error.act else Performative.FAILURE
+            return self._reply(actor, message, act, written.exception(error))
+        except Exception:
+            # Whatever a stranger writes must not end the stream that it came on.
+            log.exception("a request to a platform agent failed", agent=actor, sender=sender)
+            hidden = BusError("internal error; the log of the bus has more")
+            return self._reply(actor, message, Performative.FAILURE, written.exception(hidden))
+        return self._reply(actor, message, Performative.INFORM, written.outcome(outcome))
+
+    def _ams(self, request: ManagementRequest, caller: Caller) -> Outcome:
+        platform = self._platform
+        described = (
+            request.description if isinstance(request.description, AMSAgentDescription) else AMSAgentDescription()
+        )
+        function = request.function
+        if function is ManagementFunction.SEARCH:
+            return tuple(record.description() for record in platform.search_agents(described, request.constraints))
+        if function is ManagementFunction.GET_DESCRIPTION:
+            return (AMSAgentDescription(name=request.actor, ownership=f"platform {platform.name}"),)
+        if function is ManagementFunction.REGISTER:
+            if described.name is None:
+                raise MissingParameter("ams-agent-description", "name")
+            _, existed = platform.register_now(described.name, described.ownership or "", caller)
+            if existed:
+                raise AgentAlreadyRegistered(described.name)
+            return None
+        if function is ManagementFunction.DEREGISTER:
+            platform.deregister_now(described.name or _own_name(caller), caller)
+            return None
+        if function is ManagementFunction.MODIFY:
+            raise UnsupportedFunction(f"the AMS does not serve {function.value} yet")
+        assert_never(function)
+
+    def _df(self, request: ManagementRequest, caller: Caller) -> Outcome:
+        platform = self._platform
+        described = request.description if isinstance(request.description, DFAgentDescription) else DFAgentDescription()
+        function = request.function
+        if function is ManagementFunction.SEARCH:
+            return tuple(platform.search_descriptions(described, request.constraints))
+        if function is ManagementFunction.REGISTER:
+            return (platform.register_description_now(described, caller),)
+        if function is ManagementFunction.MODIFY:
+            return (platform.modify_description_now(described, caller),)
+        if function is ManagementFunction.DEREGISTER:
+            platform.deregister_description_now(described.name, caller)
+            return None
+        if function is ManagementFunction.GET_DESCRIPTION:
+            raise UnsupportedFunction("get-description is a function of the AMS; the DF has search")
+        assert_never(function)
+
+    @staticmethod
+    def _reply(actor: str, message: ACLMessage, act: Performative, content: str) -> ACLMessage:
+        return message.create_reply(
+            act,
+            content,
+            sender=AgentIdentifier(actor),
+            ontology=message.ontology or ONTOLOGY,
+            reply_with=None,
+            user_parameters={"X-automatic": "true"},
+        )
+
+
+def _own_name(caller: Caller) -> str:
+    if caller.agent is None:
+        raise Unauthorised("nobody in particular cannot deregister itself; name an agent")
+    return caller.agent.name
+
+
+def _speaks_sl0(message: ACLMessage) -> bool:
+    if message.language is not None:
+        return message.language.lower().startswith("fipa-sl")
+    return isinstance(message.content, str) and message.content.lstrip().startswith("(")
+
+
+def _text_of(message: ACLMessage) -> str:
+    if not isinstance(message.content, str):
+        what = "bytes" if message.content is not None else "nothing"
+        raise InvalidArgument(f"the content is {what}; expected text in fipa-sl0 or JSON", field="content")
+    return message.content
+
+
+class _Sl0:
+    """A request and its answers in fipa-sl0."""
+
+    def __init__(self, message: ACLMessage, actor: str) -> None:
+        self._message = message
+        self._actor = actor
+        self._action: sl0.Action | None = None
+
+    def request(self, now: float) -> ManagementRequest:
+        self._action = sl0.parse_action(_text_of(self._message))
+        asked = sl0.request_of(self._action, now=now)
+        # Whoever is named as the actor, the message came here.
+        return ManagementRequest(self._actor, asked.function, asked.description, asked.constraints)
+
+    def outcome(self, found: Outcome) -> str:
+        action = self._action
+        assert action is not None
+        return sl0.print_answer(sl0.Done(action) if found is None else sl0.Result(action, found))
+
+    def exception(self, error: BusError) -> str:
+        return sl0.print_answer(sl0.Exceptional(self._action, sl0.reason_of(error, self._action)))
+
+    def unsupported_act(self) -> str:
+        return sl0.print_answer(
+            sl0.Exceptional(None, sl0.Reason("unsupported-act", (self._message.performative.text,)))
+        )
+
+    def unsupported_value(self, parameter: str) -> str:
+        return sl0.print_answer(sl0.Exceptional(None, sl0.Reason("unsupported-value", (parameter,))))
+
+
+class _Json:
+    """A request and its answers in JSON: `{"result": [...]}`, `{"done": FUNCTION}` or `{"error": REASON, ...}`."""
+
+    def __init__(self, message: ACLMessage, actor: str) -> None:
+        self._message = message
+        self._actor = actor
+        self._function = ""
+
+    def request(self, now: float) -> ManagementRequest:
+        asked = management_json.parse_request(_text_of(self._message), actor=self._actor)
+        self._function = asked.function.value
+        return asked
+
+    def outcome(self, found: Outcome) -> str:
+        if found is None:
+            return json.dumps({"done": self._function})
+        return json.dumps({"result": [management_json.description_to_json(one) for one in found]})
+
+    def exception(self, error: BusError) -> str:
+        return json.dumps({"error": error.reason, "detail": str(error)})
+
+    def unsupported_act(self) -> str:
+        detail = f"{self._message.performative} is not served; expected request"
+        return json.dumps({"error": "unsupported-act", "detail": detail})
+
+    def unsupported_value(self, parameter: str) -> str:
+        value = getattr(self._message, parameter)
+        return json.dumps(
+            {"error": "unsupported-value", "detail": f"{parameter} {value!r}; expected {ONTOLOGY!r} or none"}
+        )

@@ -1,0 +1,516 @@
+"""From a message to the mailboxes of its receivers, or to a refusal for each that was not reached.
+
+Owns: who a message goes to, recognising repetitions, the bounds at accept, and the `failure` messages of the platform.
+Leaves to others: reading frames and writing receipts (`bus.session`), keeping (`bus.mailbox`, a store).
+"""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import uuid
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from gagent_grpc.acl.aid import RESERVED_NAMES, AgentIdentifier, split_aid
+from gagent_grpc.acl.message import ACLMessage
+from gagent_grpc.acl.performative import NEVER_ANSWERED, Performative
+from gagent_grpc.bus.ams import SEQUENCES_WRITTEN_AHEAD, AgentManagementSystem, AgentRecord
+from gagent_grpc.bus.dedupe import Dedupe, Key
+from gagent_grpc.bus.mailbox import Letter
+from gagent_grpc.bus.ports import Clock, Codec, Commit, Store, StoredKey, StoredMessage
+from gagent_grpc.config import BusLimits
+from gagent_grpc.envelope import Envelope, Outcome, Report
+from gagent_grpc.errors import InvalidArgument, InvalidName, shown
+
+AMS_ONTOLOGY = "fipa-agent-management"
+ANONYMOUS = "anonymous"
+"""Sender of the messages of nobody in particular; whatever agent bears this name is somebody else."""
+LETTER_COST = 800
+"""What a letter takes beside its payload, in bytes (measured); it counts against the bound on all mail together."""
+RESERVE_SHARE = 4
+"""Notices of the platform may take this part of the bound on all mail together, beside that bound."""
+_REPEATED = "accepted before under this id"
+# A plain number: it is compared for every message.
+_LAZY = int(Report.RECEIPT_LAZY)
+# A valid address has no more than 384 characters; what an error repeats of a longer one need not be whole.
+_MAX_RECEIVER_CHARS = 400
+_MAX_DETAIL_CHARS = 1_000
+_MAX_NAMES_LOOKED_AT = 50
+
+
+@dataclass(slots=True)
+class Refusal:
+    """Why one receiver, or a message as a whole, was not reached."""
+
+    number: int
+    """Number of the message in its session, or place in its request."""
+    receiver: str
+    """As the sender wrote it; "" for the message as a whole."""
+    outcome: Outcome
+    detail: str = ""
+    retry_after: float | None = None
+    """Seconds; None when not known."""
+    field: str = ""
+
+
+class Origin(Protocol):
+    """Where a message came from, and where its receipts go."""
+
+    aid: str
+    """`name@platform` of the sender, or `anonymous`."""
+
+    def expect(self, number: int) -> None:
+        """A receiver of message ``number`` is being written; `accepted` or `refuse` follows."""
+        ...
+
+    def accepted(self, number: int, receiver: str, *, waited: bool, lazy: bool) -> None:
+        """``receiver`` of message ``number`` was reached; ``waited`` when `expect` was called for it."""
+        ...
+
+    def refuse(self, refusal: Refusal, *, waited: bool) -> None:
+        """A receiver was not reached; ``waited`` when `expect` was called for it."""
+        ...
+
+
+class Concierge(Protocol):
+    """The platform's own agents, `ams` and `df`."""
+
+    def converse(self, name: str, message: ACLMessage, sender: str) -> ACLMessage | None:
+        """Return the answer of the agent ``name`` to a message; None when it needs none."""
+        ...
+
+
+class _Writing:
+    """A letter that a store is making durable."""
+
+    __slots__ = ("key", "letter", "number", "origin", "position", "receiver", "record", "repeats")
+
+    def __init__(
+        self,
+        position: int,
+        record: AgentRecord,
+        letter: Letter,
+        origin: Origin,
+        number: int,
+        receiver: str,
+        key: Key | None,
+    ) -> None:
+        self.position = position
+        self.record = record
+        self.letter = letter
+        self.origin = origin
+        self.number = number
+        self.receiver = receiver
+        self.key = key
+        self.repeats: list[tuple[Origin, int, str]] = []
+        """Repetitions that came meanwhile: they share the outcome."""
+
+
+class _Platform:
+    """Origin of the platform's own messages: nobody waits for their receipts."""
+
+    def __init__(self, aid: str) -> None:
+        self.aid = aid
+
+    def expect(self, number: int) -> None:
+        pass
+
+    def accepted(self, number: int, receiver: str, *, waited: bool, lazy: bool) -> None:
+        pass
+
+    def refuse(self, refusal: Refusal, *, waited: bool) -> None:
+        pass
+
+
+class Router:
+    """Routes messages of one node. Synchronous: what has to wait for a store is finished by `commit`."""
+
+    def __init__(
+        self,
+        ams: AgentManagementSystem,
+        store: Store,
+        codec: Codec,
+        clock: Clock,
+        limits: BusLimits,
+        dedupe: Dedupe,
+        concierge: Concierge,
+    ) -> None:
+        self._ams = ams
+        self._store = store
+        self._codec = codec
+        self._clock = clock
+        self._limits = limits
+        self._dedupe = dedupe
+        self._concierge = concierge
+        self._durable = store.durable
+        self._writing: deque[_Writing] = deque()
+        self._being_written: dict[Key, _Writing] = {}
+        self._mail_bytes = 0
+        self._notice_bytes = 0
+        self._self = _Platform(f"ams@{ams.platform}")
+        # Ids for messages whose senders give none: never the same again, also not after a restart.
+        self._run = secrets.token_hex(6)
+        self._given_ids = itertools.count(1)
+        self.store_failure = ""
+        """Why the store takes nothing more; "" while it does."""
+        self.accepted_messages = 0
+        """Letters accepted since the start."""
+        self.refused_messages = 0
+        """Receivers refused since the start."""
+        self.holding: set[AgentRecord] = set()
+        """Agents with a lane that waits after a nack."""
+        self.unheard_failures = 0
+        """Failures of the platform that found no mailbox or no room in its reserve."""
+
+    # ---- accepting -------------------------------------------------------------------------------------------------
+
+    @property
+    def mail_bytes(self) -> int:
+        """Bytes of all unsettled mail, with what each letter takes beside its payload; notices of the platform not."""
+        return self._mail_bytes
+
+    def sender_of(self, aid: str) -> AgentRecord | None:
+        """Return the agent that sends as ``aid``; None for nobody in particular, and for one that is gone."""
+        return None if aid == ANONYMOUS else self._ams.find(aid)
+
+    def submit(self, payload: bytes, origin: Origin, number: int) -> None:
+        """Take one encoded message from ``origin``: each receiver is reached or refused, now or with a commit."""
+        if len(payload) > self._limits.max_message_bytes:
+            detail = f"the message has {len(payload):,} bytes encoded, the limit is {self._limits.max_message_bytes:,}"
+            self._refuse(origin, Refusal(number, "", Outcome.TOO_LARGE, detail), None)
+            return
+        try:
+            envelope = self._codec.decode(payload)
+        except InvalidArgument as error:
+            self._refuse(origin, Refusal(number, "", Outcome.INVALID, str(error), field=error.field), None)
+            return
+        sender = envelope.sender
+        if sender and origin.aid not in {sender, f"{sender}@{self._ams.platform}"}:
+            detail = f"the body names the sender {shown(sender)}, the session is that of {origin.aid}"
+            self._refuse(origin, Refusal(number, "", Outcome.DENIED, detail, field="sender"), envelope)
+            return
+        receivers = envelope.to
+        if not 1 <= len(receivers) <= self._limits.max_receivers:
+            detail = (
+                f"{len(receivers):,} receivers; expected at most {self._limits.max_receivers} in one message"
+                if receivers
+                else "no receiver: neither `to` nor the body names one"
+            )
+            self._refuse(origin, Refusal(number, "", Outcome.INVALID, detail, field="to"), envelope)
+            return
+        now = self._clock.time()
+        if len(receivers) == 1:
+            self._submit_to(receivers[0], envelope, origin, number, now)
+            return
+        # A name that stands twice, in either form, is one receiver.
+        seen: set[str] = set()
+        for receiver in receivers:
+            name = receiver.removesuffix(f"@{self._ams.platform}")
+            if name not in seen:
+                seen.add(name)
+                self._submit_to(receiver, envelope, origin, number, now)
+
+    def _submit_to(self, receiver: str, envelope: Envelope, origin: Origin, number: int, now: float) -> None:
+        if envelope.expires_at and envelope.expires_at <= now:
+            detail = f"expires_at was {now - envelope.expires_at:.3f} s ago by the clock of the bus"
+            self._refuse(origin, Refusal(number, receiver, Outcome.EXPIRED, detail, field="expires_at"), envelope)
+            return
+        record = self._ams.find(receiver)
+        if record is None:
+            self._submit_elsewhere(receiver, envelope, origin, number)
+            return
+        key = None
+        if envelope.id:
+            key = (origin.aid, envelope.id, record.name)
+            written = self._being_written.get(key)
+            if written is not None and written.record is not record:
+                # Written for an agent of the same name that is gone.
+                written = None
+            known = written.letter.envelope.digest if written is not None else self._dedupe.find(key)
+            if known is not None and known != envelope.digest:
+                self._refuse(origin, _used_id(number, receiver, envelope), envelope)
+                return
+            if written is not None:
+                # DUPLICATE promises as much as ACCEPTED, so it has to wait for the same commit.
+                written.repeats.append((origin, number, receiver))
+                origin.expect(number)
+                return
+            if known is not None:
+                self._refuse(origin, Refusal(number, receiver, Outcome.DUPLICATE, _REPEATED), envelope)
+                return
+        if self.store_failure and self._durable and not envelope.transient:
+            detail = f"not stored: {self.store_failure}"
+            self._refuse(origin, Refusal(number, receiver, Outcome.UNREACHABLE, detail), envelope)
+            return
+        mailbox = record.mailbox
+        size = len(envelope.payload)
+        cost = size + LETTER_COST
+        if self._mail_bytes + cost > self._limits.total_mail_bytes:
+            detail = f"all mailboxes together hold {self._mail_bytes:,} bytes, the limit is {self._limits.total_mail_bytes:,}"
+            self._refuse(origin, Refusal(number, receiver, Outcome.MAILBOX_FULL, detail, 0.1), envelope)
+            return
+        if not mailbox.reserve(size):
+            detail = f"{mailbox.messages:,} messages, {mailbox.bytes:,} bytes unsettled"
+            self._refuse(origin, Refusal(number, receiver, Outcome.MAILBOX_FULL, detail, 0.1), envelope)
+            return
+        self._mail_bytes += cost
+        self._deliver(record, envelope, origin, number, receiver, key, now)
+
+    def _has_room(self, size: int) -> bool:
+        return self._mail_bytes + size + LETTER_COST <= self._limits.total_mail_bytes
+
+    def _submit_elsewhere(self, receiver: str, envelope: Envelope, origin: Origin, number: int) -> None:
+        """Handle an address that is no registered agent: the platform's own agents, or a refusal that says why."""
+        try:
+            name, platform = split_aid(receiver)
+        except InvalidName as error:
+            if receiver.startswith(("role:", "topic:")) or receiver == "*":
+                detail = f"the delivery address {shown(receiver)} is of a kind that is not served; expected name or name@platform"
+            else:
+                detail = str(error)
+            self._refuse(origin, Refusal(number, receiver, Outcome.INVALID, detail, field="to"), envelope)
+            return
+        if platform and platform != self._ams.platform:
+            detail = f"the platform {platform!r} is not known here; this one is {self._ams.platform!r}"
+            self._refuse(origin, Refusal(number, receiver, Outcome.UNREACHABLE, detail), envelope)
+        elif name in RESERVED_NAMES:
+            self._converse(name, receiver, envelope, origin, number)
+        else:
+            self._refuse(origin, Refusal(number, receiver, Outcome.NO_SUCH_AGENT, self._who_is_there()), envelope)
+
+    def _who_is_there(self) -> str:
+        # A look at all of them would cost more than everything else that happens to the message.
+        looked_at = itertools.islice(self._ams, _MAX_NAMES_LOOKED_AT)
+        names = list(itertools.islice((record.name for record in looked_at if not record.ephemeral), 6))
+        if not names:
+            return "nobody is registered" if len(self._ams) <= _MAX_NAMES_LOOKED_AT else ""
+        return f"registered: {', '.join(names[:5])}" + (" and others" if len(names) > 5 else "")
+
+    def _deliver(
+        self,
+        record: AgentRecord,
+        envelope: Envelope,
+        origin: Origin,
+        number: int,
+        receiver: str,
+        key: Key | None,
+        now: float,
+        *,
+        notice: bool = False,
+    ) -> None:
+        """Make a letter of a message for which room is reserved, and put it into the mailbox now or with its commit."""
+        sequence = record.mailbox.take_sequence()
+        durable = self._durable and not envelope.transient and not self.store_failure
+        if self._durable and sequence >= record.sequences_written:
+            # Before the letter, so that no crash makes the mailbox use a number again.
+            record.sequences_written = sequence + SEQUENCES_WRITTEN_AHEAD
+            self._store.put_agent(record.stored())
+        message_id = envelope.id or f"{self._run}-{next(self._given_ids)}"
+        letter = Letter(sequence, envelope, origin.aid, message_id, "", now)
+        letter.in_reserve = notice
+        if durable:
+            position = self._store.accept(
+                StoredMessage(
+                    record.name,
+                    sequence,
+                    origin.aid,
+                    message_id,
+                    envelope.id,
+                    envelope.digest,
+                    "",
+                    now,
+                    0,
+                    envelope.payload,
+                )
+            )
+            writing = _Writing(position, record, letter, origin, number, receiver, key)
+            self._writing.append(writing)
+            if key is not None:
+                self._being_written[key] = writing
+            origin.expect(number)
+        else:
+            self._put(record, letter, key)
+            origin.accepted(number, receiver, waited=False, lazy=envelope.report == _LAZY)
+
+    def _put(self, record: AgentRecord, letter: Letter, key: Key | None) -> None:
+        if key is not None:
+            self._dedupe.accepted(key, letter.envelope.digest)
+        self.accepted_messages += 1
+        record.mailbox.put(letter)
+        if record.session is not None:
+            record.session.wake()
+
+    def commit(self, commit: Commit) -> None:
+        """Finish the letters that a commit of the store covers: deliver and receipt them, or refuse them."""
+        writing = self._writing
+        while writing and writing[0].position <= commit.through:
+            one = writing.popleft()
+            letter = one.letter
+            if one.key is not None and self._being_written.get(one.key) is one:
+                del self._being_written[one.key]
+            if self._ams.find(one.record.aid) is not one.record:
+                self._not_kept(one, Outcome.NO_SUCH_AGENT, "deregistered meanwhile", None)
+                continue
+            if commit.error and not letter.in_reserve:
+                self._not_kept(one, Outcome.MAILBOX_FULL, f"not stored: {commit.error}", 1.0)
+                continue
+            # A notice goes out even if it cannot be stored: it may be the one that says so.
+            self._put(one.record, letter, one.key)
+            one.origin.accepted(one.number, one.receiver, waited=True, lazy=letter.envelope.report == _LAZY)
+            for origin, number, receiver in one.repeats:
+                self._refuse(origin, Refusal(number, receiver, Outcome.DUPLICATE, _REPEATED), None, waited=True)
+
+    def _not_kept(self, one: _Writing, outcome: Outcome, detail: str, retry_after: float | None) -> None:
+        """A letter did not become durable, or its receiver is gone: nobody was reached."""
+        one.record.mailbox.release(one.letter)
+        self._uncount(one.letter)
+        envelope = one.letter.envelope
+        for origin, number, receiver in [(one.origin, one.number, one.receiver), *one.repeats]:
+            self._refuse(origin, Refusal(number, receiver, outcome, detail, retry_after), envelope, waited=True)
+
+    def _uncount(self, letter: Letter) -> None:
+        if letter.in_reserve:
+            self._notice_bytes -= letter.size + LETTER_COST
+        else:
+            self._mail_bytes -= letter.size + LETTER_COST
+
+    def restore(self, record: AgentRecord, letter: Letter) -> None:
+        """Put a stored letter back into its mailbox at the start, over its bounds if need be: it was accepted."""
+        record.mailbox.reserve_over(letter.size)
+        self._mail_bytes += letter.size + LETTER_COST
+        if letter.envelope.id:
+            self._dedupe.accepted((letter.sender, letter.envelope.id, record.name), letter.envelope.digest)
+        record.mailbox.put(letter)
+
+    # ---- settling --------------------------------------------------------------------------------------------------
+
+    def settled(self, record: AgentRecord, letter: Letter) -> None:
+        """A letter left its mailbox for good: forget it in the store, remember its key."""
+        envelope = letter.envelope
+        self._uncount(letter)
+        stored_key = None
+        # Nobody repeats a notice of the platform, so its key need not be remembered.
+        if envelope.id and not letter.in_reserve:
+            now = self._clock.time()
+            self._dedupe.settled((letter.sender, envelope.id, record.name), envelope.digest, now)
+            stored_key = StoredKey(letter.sender, envelope.id, record.name, envelope.digest, now)
+        if self._durable and not envelope.transient:
+            self._store.settle(record.name, letter.sequence, stored_key)
+
+    def give_up(self, record: AgentRecord, letter: Letter, why: str) -> None:
+        """A letter that is out of its mailbox will never be handled: settle it, and tell its sender."""
+        self.settled(record, letter)
+        self.fail(letter.envelope, letter.sender, record.aid, why)
+
+    # ---- failures of the platform ----------------------------------------------------------------------------------
+
+    def fail(self, envelope: Envelope, sender: str, receiver: str, why: str) -> None:
+        """Send the AMS's `failure` for one receiver of a message to its sender, as a reply (FIPA SC00023 §5, SC00067).
+
+        Never for a message that is itself a failure, refuse or not-understood, or from the platform: two broken agents
+        would go on for ever.
+        """
+        record = self.sender_of(sender)
+        if envelope.performative in NEVER_ANSWERED or record is None:
+            return
+        message = ACLMessage(
+            Performative.FAILURE,
+            sender=AgentIdentifier(self._self.aid),
+            receivers=(AgentIdentifier(record.aid),),
+            content=why,
+            ontology=AMS_ONTOLOGY,
+            protocol=envelope.protocol or None,
+            conversation_id=envelope.conversation_id or None,
+            in_reply_to=envelope.reply_with or None,
+            user_parameters={"X-failed-receiver": receiver, "X-failed-id": envelope.id, "X-automatic": "true"},
+        )
+        notice = self._encoded(message)
+        cost = len(notice.payload) + LETTER_COST
+        reserve = self._limits.total_mail_bytes // RESERVE_SHARE
+        if self._notice_bytes + cost > reserve or not record.mailbox.reserve_notice(len(notice.payload)):
+            self.unheard_failures += 1
+            return
+        self._notice_bytes += cost
+        self._deliver(record, notice, self._self, 0, record.name, None, self._clock.time(), notice=True)
+
+    def _encoded(self, message: ACLMessage) -> Envelope:
+        return self._codec.decode(self._codec.encode(message, message_id=str(uuid.uuid4())))
+
+    # ---- the platform's own agents ---------------------------------------------------------------------------------
+
+    def _converse(self, name: str, receiver: str, envelope: Envelope, origin: Origin, number: int) -> None:
+        """Have `ams` or `df` answer a message. Its answer is ordinary mail of whoever asked."""
+        key = (origin.aid, envelope.id, name)
+        known = self._dedupe.find(key) if envelope.id else None
+        if known is not None:
+            repeated = Refusal(number, receiver, Outcome.DUPLICATE, _REPEATED)
+            self._refuse(
+                origin, repeated if known == envelope.digest else _used_id(number, receiver, envelope), envelope
+            )
+            return
+        message = self._codec.decode_acl(envelope.payload)
+        if message is None:
+            detail = f"{name} speaks ACL only; expected an ACL body"
+            self._refuse(origin, Refusal(number, receiver, Outcome.INVALID, detail, field="body"), envelope)
+            return
+        asker = self.sender_of(origin.aid)
+        if asker is not None and (asker.mailbox.full or not self._has_room(0)):
+            # Asked before anything is done, since what is done could not be told.
+            detail = "the mailbox of the sender has no room for the answer"
+            self._refuse(origin, Refusal(number, receiver, Outcome.MAILBOX_FULL, detail, 0.1), envelope)
+            return
+        answer = self._concierge.converse(name, message, origin.aid)
+        if envelope.id:
+            self._dedupe.settled(key, envelope.digest, self._clock.time())
+        origin.accepted(number, receiver, waited=False, lazy=envelope.report == _LAZY)
+        if answer is None:
+            return
+        made = self._encoded(answer)
+        size = len(made.payload)
+        actor = _Platform(f"{name}@{self._ams.platform}")
+        if size > self._limits.max_message_bytes:
+            why = (
+                f"the answer has {size:,} bytes, the limit is {self._limits.max_message_bytes:,}; ask for fewer results"
+            )
+            self.fail(envelope, origin.aid, actor.aid, why)
+            return
+        for record in self._answered(message, origin):
+            if record is asker:
+                record.mailbox.reserve_over(size)
+            elif not self._has_room(size) or not record.mailbox.reserve(size):
+                self.unheard_failures += 1
+                continue
+            self._mail_bytes += size + LETTER_COST
+            self._deliver(record, made, actor, 0, record.name, None, self._clock.time())
+
+    def _answered(self, message: ACLMessage, origin: Origin) -> Iterable[AgentRecord]:
+        """Return who gets the answer to ``message``: `reply_to` where it names agents of this platform, else its sender.
+
+        Looked up after the request was carried out, which may have removed the sender.
+        """
+        named = [self._ams.find(one.name) for one in message.reply_to[: self._limits.max_receivers]]
+        found = dict.fromkeys(record for record in named if record is not None)
+        if not found:
+            asker = self.sender_of(origin.aid)
+            return () if asker is None else (asker,)
+        return found
+
+    def _refuse(self, origin: Origin, refusal: Refusal, envelope: Envelope | None, *, waited: bool = False) -> None:
+        """Tell ``origin`` of a refusal, also as a `failure` when the message in ``envelope`` asks for that."""
+        if not refusal.outcome.delivered:
+            self.refused_messages += 1
+        if len(refusal.receiver) > _MAX_RECEIVER_CHARS:
+            refusal.receiver = refusal.receiver[:_MAX_RECEIVER_CHARS]
+        if len(refusal.detail) > _MAX_DETAIL_CHARS:
+            refusal.detail = refusal.detail[:_MAX_DETAIL_CHARS]
+        origin.refuse(refusal, waited=waited)
+        if envelope is not None and envelope.report == Report.FAILURE_MESSAGE and not refusal.outcome.delivered:
+            self.fail(envelope, origin.aid, refusal.receiver, f"{refusal.outcome.name}: {refusal.detail}")
+
+
+def _used_id(number: int, receiver: str, envelope: Envelope) -> Refusal:
+    detail = f"the id {envelope.id!r} was used for another message to this receiver; expected a new id"
+    return Refusal(number, receiver, Outcome.INVALID, detail, field="id")

@@ -1,0 +1,404 @@
+"""One connected agent: what it sent and is owed, what was delivered to it and is not settled, and how it ends.
+
+Owns: receipts, the window, the generation's rights, liveness. It is the only reader of its agent's mailbox. Leaves to
+others: routing (`bus.router`), frames and the wire (`codec`, `server`), the life cycle of the agent (`bus.platform`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from gagent_grpc.acl.descriptions import LifeCycleState
+from gagent_grpc.bus.ams import AgentRecord
+from gagent_grpc.bus.mailbox import Letter
+from gagent_grpc.bus.ports import Clock
+from gagent_grpc.bus.router import Refusal, Router
+from gagent_grpc.config import BusLimits
+from gagent_grpc.errors import AnswerTimeout, BusError, PreconditionFailed, SessionSuperseded
+
+MAX_BATCH_MESSAGES = 512
+"""Most messages in one delivery frame: enough to spread a frame's cost, few enough to keep a frame short."""
+MAX_BATCH_BYTES = 512 * 1024
+"""Most bytes in one delivery frame, except that one message always fits."""
+MAX_UNSAID = 100
+"""Most notices, and most changes of state, that wait for a client to read."""
+EXPIRED = "EXPIRED: its time was over before it was handled"
+"""What the sender is told of a message that was accepted and came too late."""
+MAX_BATCH_RECEIPTS = 500
+"""Most exceptions in one frame of receipts, so that it fits a frame however much they have to say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nack:
+    """A delivery that is to come again."""
+
+    sequence: int
+    delay: float
+    """Seconds to wait before."""
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something that the client should know."""
+
+    kind: str
+    """Name of the notice on the wire, without its prefix."""
+    text: str
+    reconnect_after: float | None = None
+    """Seconds; None for the client's own back-off."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateChange:
+    """The life-cycle state of the agent changed."""
+
+    state: LifeCycleState
+    changed_by: str
+
+
+@dataclass(slots=True)
+class Outgoing:
+    """What is to be written to the client now, in this order."""
+
+    accepted_through: int | None = None
+    """Receipts: number up to which all is said; None for no receipts."""
+    exceptions: list[Refusal] = field(default_factory=list)
+    states: list[StateChange] = field(default_factory=list)
+    notices: list[Notice] = field(default_factory=list)
+    returned: list[int] = field(default_factory=list)
+    """Sequences of deliveries that the client sent back, and of those that count as returned with them."""
+    heartbeat: bool = False
+    letters: list[Letter] = field(default_factory=list)
+    """Deliveries; their tags are set."""
+
+    def __bool__(self) -> bool:
+        return bool(
+            self.accepted_through is not None
+            or self.letters
+            or self.heartbeat
+            or self.exceptions
+            or self.notices
+            or self.states
+            or self.returned
+        )
+
+
+class Session:
+    """One open stream of one agent. Used from one event loop; only `outgoing` waits."""
+
+    def __init__(
+        self,
+        record: AgentRecord,
+        generation: int,
+        router: Router,
+        clock: Clock,
+        limits: BusLimits,
+        *,
+        window_messages: int,
+        window_bytes: int,
+    ) -> None:
+        self.record = record
+        self.aid = record.aid
+        self.generation = generation
+        self.window_messages = window_messages
+        self.window_bytes = window_bytes
+        self.failure: BusError | None = None
+        """Why the session ended; None when it ended well, or has not."""
+        self.heard_at = clock.monotonic()
+        """When the last frame came, in monotonic seconds."""
+        self.written_at = self.heard_at
+        """When something was last given out to be written."""
+        self.listening = True
+        """False while the bus reads nothing, because too much of what the client sent waits for its receipt."""
+        self._beat_at = self.heard_at
+        self._router = router
+        self._clock = clock
+        self._limits = limits
+        self._number = 0
+        self._unresolved: deque[int] = deque()
+        self._said_through = 0
+        self._receipts_due = False
+        self._exceptions: list[Refusal] = []
+        self._notices: list[Notice] = []
+        self._states: list[StateChange] = []
+        self._returned: list[int] = []
+        self._heartbeat_due = False
+        self._tag = 0
+        self._paused = False
+        self._ended = False
+        self._closing = False
+        self._draining = False
+        self._wake = asyncio.Event()
+        self._heard = asyncio.Event()
+        self._receipted = asyncio.Event()
+
+    # ---- what the client says --------------------------------------------------------------------------------------
+
+    def heard(self) -> None:
+        """A frame came: the client is alive."""
+        self.heard_at = self._clock.monotonic()
+        self._heard.set()
+
+    def submit(self, payloads: Sequence[bytes]) -> None:
+        """Route a batch of encoded messages; their receipts come with `outgoing`."""
+        submit = self._router.submit
+        number = self._number
+        for payload in payloads:
+            number += 1
+            self._number = number
+            submit(payload, self, number)
+
+    async def room_to_send(self) -> None:
+        """Wait while more than the send window is sent and not receipted.
+
+        Only who ignores the window waits here, or whose receipts nobody reads. What it holds up is its own stream.
+        """
+        while self._number - self._said_through > self._limits.send_window_messages and not self._ended:
+            self.listening = False
+            self._receipts_due = True
+            self._wake.set()
+            self._receipted.clear()
+            await self._receipted.wait()
+        if not self.listening:
+            self.listening = True
+            self.heard()
+
+    def settle(
+        self,
+        *,
+        ack_through_tag: int,
+        acks: Sequence[int],
+        nacks: Sequence[Nack],
+        in_progress: Sequence[int],
+        rejects: Sequence[tuple[int, str]],
+    ) -> None:
+        """Say what became of deliveries. Nothing happens for an ended generation or an unknown sequence."""
+        record = self.record
+        if record.generation != self.generation or self._ended:
+            return
+        mailbox = record.mailbox
+        router = self._router
+        if ack_through_tag:
+            for letter in mailbox.settle_through(ack_through_tag):
+                router.settled(record, letter)
+        for sequence in acks:
+            acked = mailbox.settle(sequence)
+            if acked is not None:
+                router.settled(record, acked)
+        if nacks:
+            self._nack(nacks)
+        for sequence, reason in rejects:
+            rejected = mailbox.settle(sequence)
+            if rejected is not None:
+                router.give_up(
+                    record, rejected, f"rejected by the receiver: {reason}" if reason else "rejected by the receiver"
+                )
+        # A sequence in progress needs nothing: no lease runs while its session lives, and the frame is the sign of life.
+        self._wake.set()
+
+    def _nack(self, nacks: Sequence[Nack]) -> None:
+        mailbox = self.record.mailbox
+        now = self._clock.monotonic()
+        again: dict[int, tuple[float, str]] = {}
+        for nack in nacks:
+            letter = mailbox.in_flight_letter(nack.sequence)
+            if letter is None:
+                continue
+            if letter.attempt < self._limits.max_deliveries:
+                again[nack.sequence] = (now + max(0.0, nack.delay), nack.error)
+            else:
+                why = f"given up after {letter.attempt} deliveries" + (f": {nack.error}" if nack.error else "")
+                mailbox.settle(nack.sequence)
+                # It does not come again; its lane at the client waits for the answer all the same.
+                self._returned.append(nack.sequence)
+                self._router.give_up(self.record, letter, why)
+        self._returned.extend(letter.sequence for letter in mailbox.nack(again))
+        mailbox.release_due(now)
+        if mailbox.next_due is not None:
+            self._router.holding.add(self.record)
+
+    def set_window(self, messages: int, window_bytes: int) -> None:
+        """Set the absolute bound on unsettled deliveries; 0 is the default of the bus."""
+        self.window_messages = messages or self._limits.window_messages
+        self.window_bytes = window_bytes or self._limits.window_bytes
+        self._wake.set()
+
+    def close_when_answered(self) -> None:
+        """The client has no more to say: deliver nothing more, and end well once all that it sent has its receipt."""
+        self._closing = True
+        self._paused = True
+        self._wake.set()
+
+    # ---- what the bus says -----------------------------------------------------------------------------------------
+
+    def expect(self, number: int) -> None:
+        """A receiver of message ``number`` waits for a commit."""
+        self._unresolved.append(number)
+
+    def accepted(self, number: int, receiver: str, *, waited: bool, lazy: bool) -> None:
+        """``receiver`` of message ``number`` was reached."""
+        if waited:
+            # Commits come in the order in which messages were written, so the first one is always meant.
+            self._resolve(number)
+        if not lazy or number - self._said_through >= self._limits.send_window_messages // 2:
+            self._receipts_due = True
+            self._wake.set()
+
+    def refuse(self, refusal: Refusal, *, waited: bool) -> None:
+        """A receiver was not reached, or had the message already."""
+        if waited:
+            self._resolve(refusal.number)
+        self._exceptions.append(refusal)
+        self._receipts_due = True
+        self._wake.set()
+
+    def _resolve(self, number: int) -> None:
+        if self._unresolved and self._unresolved[0] == number:
+            self._unresolved.popleft()
+        else:
+            # A repetition shares the commit of its original, which may have been written by an earlier session.
+            self._unresolved.remove(number)
+
+    def notify(self, notice: Notice) -> None:
+        """Tell the client something."""
+        if len(self._notices) == MAX_UNSAID:
+            # A client that reads nothing and provokes notices gets the newest ones.
+            del self._notices[0]
+        self._notices.append(notice)
+        self._wake.set()
+
+    def state_changed(self, state: LifeCycleState, changed_by: str) -> None:
+        """Tell the client of a new life-cycle state."""
+        if len(self._states) == MAX_UNSAID:
+            del self._states[0]
+        self._states.append(StateChange(state, changed_by))
+        self._wake.set()
+
+    def beat(self) -> None:
+        """Send a heartbeat, which the client answers."""
+        self._beat_at = self._clock.monotonic()
+        self._heartbeat_due = True
+        self._wake.set()
+
+    def keep_alive(self, now: float) -> None:
+        """End the session when the client has been silent for too long; send a heartbeat when one is due."""
+        interval = self._limits.heartbeat_interval
+        silence = now - self.heard_at
+        if self.listening and silence > interval * self._limits.missed_heartbeats:
+            self.end(AnswerTimeout(f"{self.aid}: nothing heard", silence))
+        elif max(silence, now - self.written_at) >= interval and now - self._beat_at >= interval:
+            # Also while deliveries go out: a client that is slow to settle them has to be asked whether it lives.
+            self.beat()
+
+    def wake(self) -> None:
+        """Look again whether there is something to write."""
+        self._wake.set()
+
+    async def probe(self, timeout: float) -> bool:
+        """Ask for a sign of life; return whether one came within ``timeout`` seconds."""
+        if self._ended:
+            return False
+        self._heard.clear()
+        self.beat()
+        try:
+            async with asyncio.timeout(timeout):
+                await self._heard.wait()
+        except TimeoutError:
+            return False
+        return not self._ended
+
+    def drain(self, notice: Notice) -> None:
+        """The bus stops: deliver nothing more, and end well once all is settled and has its receipt."""
+        self._draining = True
+        self._paused = True
+        self.notify(notice)
+
+    def end(self, failure: BusError | None = None) -> None:
+        """End the session: with a status when there is a failure, else well. Idempotent; the first reason stands."""
+        if not self._ended:
+            self._ended = True
+            self.failure = failure
+            self._heard.set()
+            self._receipted.set()
+        self._wake.set()
+
+    def supersede(self) -> None:
+        """A newer session of the agent took over."""
+        text = f"a newer session of {self.aid} took over"
+        self.notify(Notice("SUPERSEDED", text))
+        self.end(SessionSuperseded(text))
+
+    def terminate(self) -> None:
+        """The agent was ended by the AMS."""
+        text = f"{self.aid} was deregistered or terminated"
+        self.notify(Notice("TERMINATED", text))
+        self.end(PreconditionFailed(text))
+
+    @property
+    def ended(self) -> bool:
+        """Whether the session is over; what is still to be written is written."""
+        return self._ended
+
+    async def outgoing(self) -> Outgoing | None:
+        """Wait for something to write and return it; None once the session is over and all is written."""
+        while True:
+            self._wake.clear()
+            out = self._collect()
+            if out:
+                self.written_at = self._clock.monotonic()
+                return out
+            if not self._unresolved and (self._closing or (self._draining and not self.record.mailbox.in_flight)):
+                self.end()
+            if self._ended:
+                return None
+            await self._wake.wait()
+
+    def _collect(self) -> Outgoing:
+        out = Outgoing()
+        if self._states:
+            out.states, self._states = self._states, []
+        if self._notices:
+            out.notices, self._notices = self._notices, []
+        if self._returned:
+            out.returned, self._returned = self._returned, []
+        if self._heartbeat_due:
+            out.heartbeat = True
+            self._heartbeat_due = False
+        if not self._ended and not self._paused and self.record.deliverable:
+            out.letters = self._take()
+        through = self._unresolved[0] - 1 if self._unresolved else self._number
+        # Lazy receipts go along with whatever goes out anyway.
+        if self._exceptions or (through > self._said_through and (self._receipts_due or self._closing or out)):
+            if len(self._exceptions) > MAX_BATCH_RECEIPTS:
+                # The rest comes with the next frames, and only the last one may say that all is said.
+                out.exceptions = self._exceptions[:MAX_BATCH_RECEIPTS]
+                del self._exceptions[:MAX_BATCH_RECEIPTS]
+            else:
+                out.exceptions, self._exceptions = self._exceptions, []
+                self._said_through = through
+                self._receipts_due = False
+                self._receipted.set()
+            out.accepted_through = self._said_through
+        return out
+
+    def _take(self) -> list[Letter]:
+        mailbox = self.record.mailbox
+        if mailbox.next_expiry <= self._clock.time():
+            for letter in mailbox.expire(self._clock.time(), 0.0):
+                self._router.give_up(self.record, letter, EXPIRED)
+        letters = mailbox.take(
+            max_messages=self.window_messages,
+            max_bytes=self.window_bytes,
+            batch_messages=MAX_BATCH_MESSAGES,
+            batch_bytes=MAX_BATCH_BYTES,
+        )
+        tag = self._tag
+        for letter in letters:
+            tag += 1
+            letter.tag = tag
+        self._tag = tag
+        return letters

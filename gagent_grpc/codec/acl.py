@@ -1,0 +1,171 @@
+"""ACL messages to the wire and back, and the lazy view through which a receiver reads them.
+
+Owns: every parameter of SC00061 in both directions. Leaves to others: frames, and what the bus needs to know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from gagent_grpc.acl.aid import AgentIdentifier
+from gagent_grpc.acl.message import ACLMessage
+from gagent_grpc.acl.performative import Performative
+from gagent_grpc.errors import InvalidArgument
+from gagent_grpc.pb.gagent.v1 import acl_pb2, agent_pb2
+
+_TEXT_PARAMETERS = ("language", "encoding", "ontology", "protocol", "conversation_id", "reply_with", "in_reply_to")
+
+
+def aid_to_proto(aid: AgentIdentifier, into: agent_pb2.AgentIdentifier) -> None:
+    """Write an agent identifier into an empty message."""
+    into.name = aid.name
+    if aid.addresses:
+        into.addresses.extend(aid.addresses)
+    for resolver in aid.resolvers:
+        aid_to_proto(resolver, into.resolvers.add())
+    if aid.user_slots:
+        into.user_slots.update(aid.user_slots)
+
+
+def aid_from_proto(aid: agent_pb2.AgentIdentifier) -> AgentIdentifier:
+    """Return the agent identifier in ``aid``."""
+    if not (aid.addresses or aid.resolvers or aid.user_slots):
+        return AgentIdentifier(aid.name)
+    return AgentIdentifier(
+        aid.name, tuple(aid.addresses), tuple(aid_from_proto(one) for one in aid.resolvers), dict(aid.user_slots)
+    )
+
+
+def timestamp(moment: datetime) -> Timestamp:
+    """Return ``moment`` as it travels.
+
+    Raises:
+        InvalidArgument: It has no time zone.
+    """
+    if moment.tzinfo is None:
+        raise InvalidArgument(
+            f"reply_by {moment.isoformat()}: has no time zone; expected an aware datetime", field="reply_by"
+        )
+    made = Timestamp()
+    made.FromDatetime(moment)
+    return made
+
+
+def acl_to_proto(message: ACLMessage, into: acl_pb2.AclMessage) -> None:
+    """Write an ACL message into an empty one.
+
+    Raises:
+        InvalidArgument: A parameter has a value that cannot travel; the error names it.
+    """
+    parameter = "performative"
+    try:
+        into.performative = int(message.performative)  # type: ignore[assignment]  # [assignment]: same numbers by test.
+        parameter = "content"
+        content = message.content
+        if isinstance(content, str):
+            into.text = content
+        elif content is not None:
+            into.data = content
+        parameter = "sender"
+        if message.sender is not None:
+            aid_to_proto(message.sender, into.sender)
+        parameter = "receivers"
+        for receiver in message.receivers:
+            aid_to_proto(receiver, into.receivers.add())
+        parameter = "reply_to"
+        for one in message.reply_to:
+            aid_to_proto(one, into.reply_to.add())
+        for parameter in _TEXT_PARAMETERS:
+            value = getattr(message, parameter)
+            if value is not None:
+                setattr(into, parameter, value)
+        parameter = "reply_by"
+        if message.reply_by is not None:
+            into.reply_by.CopyFrom(timestamp(message.reply_by))
+        parameter = "user_parameters"
+        if message.user_parameters:
+            into.user_parameters.update(message.user_parameters)
+    except (TypeError, ValueError, AttributeError) as error:
+        # protobuf says what it wanted, but not where; a lone surrogate in a text ends here too.
+        kind = type(getattr(message, parameter)).__name__
+        raise InvalidArgument(
+            f"{parameter}: a value of type {kind} cannot be sent ({error})", field=parameter
+        ) from error
+
+
+def acl_from_proto(message: acl_pb2.AclMessage) -> ACLMessage:
+    """Return the ACL message in ``message``, every parameter read.
+
+    Raises:
+        UnknownPerformative: The act is none of FIPA's 22.
+    """
+    return ACLMessage(
+        Performative.from_code(message.performative), **{name: _READERS[name](message) for name in _READERS}
+    )
+
+
+class LazyACLMessage(ACLMessage):
+    """An ACL message that reads a parameter from the wire form when it is first asked for.
+
+    A receiver that looks at three parameters pays for three: reading all of them costs five times as much.
+    """
+
+    __slots__ = ("_wire",)
+
+    _wire: acl_pb2.AclMessage
+
+    def __init__(self, wire: acl_pb2.AclMessage) -> None:
+        # Not the base's __init__, on purpose: parameters stay unset until __getattr__ fills them.
+        self._wire = wire
+        self.performative = Performative.from_code(wire.performative)
+
+    def __getattr__(self, name: str) -> Any:
+        reader = _READERS.get(name)
+        if reader is None:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        value = reader(self._wire)
+        setattr(self, name, value)
+        return value
+
+
+def _aids(found: Iterable[agent_pb2.AgentIdentifier]) -> tuple[AgentIdentifier, ...]:
+    return tuple([aid_from_proto(one) for one in found])
+
+
+def _content(wire: acl_pb2.AclMessage) -> str | bytes | None:
+    which = wire.WhichOneof("content")
+    if which == "text":
+        return wire.text
+    return wire.data if which == "data" else None
+
+
+def _reply_by(wire: acl_pb2.AclMessage) -> datetime | None:
+    if not wire.HasField("reply_by"):
+        return None
+    try:
+        return wire.reply_by.ToDatetime(tzinfo=UTC)
+    except (ValueError, OverflowError):
+        # Beyond what a datetime can say: as good as no limit, or long over.
+        return datetime.max.replace(tzinfo=UTC) if wire.reply_by.seconds > 0 else datetime.min.replace(tzinfo=UTC)
+
+
+def _text(name: str) -> Any:
+    def read(wire: acl_pb2.AclMessage) -> str | None:
+        return getattr(wire, name) if wire.HasField(name) else None  # type: ignore[arg-type]  # [arg-type]: one of _TEXT_PARAMETERS.
+
+    return read
+
+
+_READERS: dict[str, Any] = {
+    "sender": lambda wire: aid_from_proto(wire.sender) if wire.HasField("sender") else None,
+    "receivers": lambda wire: _aids(wire.receivers),
+    "reply_to": lambda wire: _aids(wire.reply_to),
+    "content": _content,
+    **{name: _text(name) for name in _TEXT_PARAMETERS},
+    "reply_by": _reply_by,
+    "user_parameters": lambda wire: dict(wire.user_parameters),
+}

@@ -1,0 +1,218 @@
+"""`BusService` over the twin frames: one reader and one writer for each session, and one-shot sending.
+
+Owns: reading and writing of streams. Leaves to others: the form of frames (`server.frames`), their meaning
+(`bus.session`), who is calling (`server.identity`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+import grpc
+import structlog
+
+from gagent_grpc.bus.platform import Hello, Platform
+from gagent_grpc.bus.router import ANONYMOUS, Refusal
+from gagent_grpc.bus.session import Notice, Session
+from gagent_grpc.envelope import Outcome
+from gagent_grpc.errors import AnswerTimeout, BusDraining, BusError, InvalidArgument, ProtocolViolation
+from gagent_grpc.server import frames
+from gagent_grpc.server.identity import caller_of, principal_of
+
+log = structlog.get_logger(__name__)
+
+Context = grpc.aio.ServicerContext[bytes, bytes]
+_SLICE = 512
+"""Messages that are routed in one go: a frame may hold a million empty ones."""
+
+
+class BusServicer:
+    """Serves `OpenSession` and `Send` on encoded frames."""
+
+    def __init__(self, platform: Platform) -> None:
+        self._platform = platform
+
+    def handlers(self) -> grpc.GenericRpcHandler:
+        """Return the handlers of the service.
+
+        Made by hand: the generated registration would bind the public decoder, which parses every message.
+        """
+        return grpc.method_handlers_generic_handler(
+            "gagent.v1.BusService",
+            {
+                "OpenSession": grpc.stream_stream_rpc_method_handler(self.open_session),
+                "Send": grpc.unary_unary_rpc_method_handler(self.send),
+            },
+        )
+
+    # ---- sessions --------------------------------------------------------------------------------------------------
+
+    async def open_session(self, requests: AsyncIterator[bytes], context: Context) -> None:
+        """Serve one session from hello to its end."""
+        limits = self._platform.limits
+        hello = await self._hello(context, limits.hello_timeout)
+        opened = await self._platform.attach(hello, principal_of(context))
+        session = opened.session
+        try:
+            async with asyncio.timeout(limits.write_timeout):
+                await context.write(frames.welcome_frame(opened, self._platform.name, limits))
+            async with asyncio.TaskGroup() as group:
+                reader = group.create_task(self._read(session, context))
+                # Returns once the session is over and everything is said.
+                await self._write(session, context)
+                reader.cancel()
+        except* (TimeoutError, grpc.aio.BaseError, asyncio.InvalidStateError) as group_error:
+            session.end(AnswerTimeout(f"{session.aid}: a write did not get through", limits.write_timeout))
+            log.info("session lost", agent=session.aid, why=repr(group_error.exceptions[0]))
+        except* BusError as group_error:
+            session.end(_first(group_error))
+        finally:
+            self._platform.detach(session)
+        if session.failure is not None:
+            # Outside the group, so the interceptor sees the error itself.
+            raise session.failure
+
+    async def _hello(self, context: Context, timeout: float) -> Hello:
+        try:
+            async with asyncio.timeout(timeout):
+                data: object = await context.read()
+        except TimeoutError:
+            raise ProtocolViolation(
+                f"no hello within {timeout:g} s; expected it as the first frame", field="hello"
+            ) from None
+        if not isinstance(data, bytes):
+            raise ProtocolViolation("the stream ended before hello", field="hello")
+        kind, frame = frames.decode_frame(data)
+        if kind != "hello":
+            what = f"a {kind} frame" if kind else frames.describe_unknown(frame)
+            raise ProtocolViolation(f"the first frame is {what}; expected hello", field="hello")
+        return frames.hello_from_frame(frame.hello)
+
+    async def _read(self, session: Session, context: Context) -> None:
+        """Take frames until the client ends its side. Waits for nothing but the next frame and the client's own receipts."""
+        while True:
+            data: object = await context.read()
+            if not isinstance(data, bytes):
+                # The client half-closed, or its connection is gone.
+                session.close_when_answered()
+                return
+            if session.ended:
+                # What a client says after a newer session took over, or after its agent is gone, is nobody's word.
+                return
+            session.heard()
+            try:
+                kind, frame = frames.decode_frame(data)
+                if kind == "settle":
+                    frames.check_settle(frame.settle)
+            except ProtocolViolation as error:
+                session.end(error)
+                return
+            if kind == "send":
+                await self._submit(session, frame.send.messages)
+            elif kind == "settle":
+                settle = frame.settle
+                session.settle(
+                    ack_through_tag=settle.ack_through_tag,
+                    acks=settle.ack_sequences,
+                    nacks=frames.nacks_from_frame(settle.nacks),
+                    in_progress=settle.in_progress_sequences,
+                    rejects=[(reject.sequence, reject.reason[:1000]) for reject in settle.rejects],
+                )
+            elif kind == "window":
+                session.set_window(frame.window.messages, frame.window.bytes)
+            elif kind == "bye":
+                self._platform.bye(session, deregister=frame.bye.deregister)
+                # The name may be somebody else's from now on, so nothing more is taken in it.
+                return
+            elif kind == "hello":
+                session.end(
+                    ProtocolViolation("a second hello; expected exactly one, as the first frame", field="hello")
+                )
+                return
+            elif kind != "heartbeat":
+                session.notify(Notice("UNKNOWN_FRAME", frames.describe_unknown(frame)))
+            # A reader that finds a frame waiting each time would keep the loop from everybody else.
+            await asyncio.sleep(0)
+
+    @staticmethod
+    async def _submit(session: Session, messages: Sequence[bytes]) -> None:
+        for start in range(0, len(messages), _SLICE):
+            if start:
+                await asyncio.sleep(0)
+            if not session.ended:
+                session.submit(messages[start : start + _SLICE])
+                await session.room_to_send()
+
+    async def _write(self, session: Session, context: Context) -> None:
+        """Write what the session has to say until it is over. The only writer of the stream."""
+        limit = self._platform.limits.write_timeout
+        while (out := await session.outgoing()) is not None:
+            delivery = frames.deliver_frame(out.letters, session.aid) if out.letters else None
+            for frame in frames.control_frames(out):
+                async with asyncio.timeout(limit):
+                    await context.write(frame)
+            # What was taken over meanwhile is the newer session's to deliver.
+            if delivery is not None and not session.ended:
+                async with asyncio.timeout(limit):
+                    await context.write(delivery)
+
+    # ---- one-shot sending ------------------------------------------------------------------------------------------
+
+    async def send(self, request: bytes, context: Context) -> bytes:
+        """Serve `Send`: route every message and return one receipt for each of its receivers."""
+        if self._platform.draining:
+            raise BusDraining("the bus is shutting down")
+        messages = frames.send_request_messages(request)
+        limits = self._platform.limits
+        if len(messages) > limits.send_window_messages:
+            raise InvalidArgument(
+                f"{len(messages):,} messages; expected at most {limits.send_window_messages:,} in one call",
+                field="messages",
+            )
+        caller = caller_of(self._platform, context)
+        shot = _OneShot(caller.agent.aid if caller.agent is not None else ANONYMOUS)
+        for number, payload in enumerate(messages, start=1):
+            self._platform.router.submit(payload, shot, number)
+            if not number % _SLICE:
+                await asyncio.sleep(0)
+        await shot.answered()
+        return frames.send_response(shot.receipts(), max_bytes=limits.max_frame_bytes)
+
+
+class _OneShot:
+    """Origin of the messages of one `Send`: gathers the receipts until all are there."""
+
+    def __init__(self, aid: str) -> None:
+        self.aid = aid
+        self._waiting = 0
+        self._receipts: list[Refusal] = []
+        self._done = asyncio.Event()
+
+    def expect(self, number: int) -> None:
+        self._waiting += 1
+
+    def accepted(self, number: int, receiver: str, *, waited: bool, lazy: bool) -> None:
+        self.refuse(Refusal(number, receiver, Outcome.ACCEPTED), waited=waited)
+
+    def refuse(self, refusal: Refusal, *, waited: bool) -> None:
+        self._receipts.append(refusal)
+        if waited:
+            self._waiting -= 1
+            self._done.set()
+
+    async def answered(self) -> None:
+        """Wait until every receiver has its receipt."""
+        while self._waiting:
+            self._done.clear()
+            await self._done.wait()
+
+    def receipts(self) -> list[Refusal]:
+        """Return all receipts in the order of the messages."""
+        return sorted(self._receipts, key=lambda one: one.number)
+
+
+def _first(group: BaseExceptionGroup[BusError]) -> BusError:
+    """Return the first error in a group, which may be nested."""
+    first = group.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first

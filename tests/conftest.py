@@ -1,0 +1,35 @@
+"""What every test stands on: nothing may be left running or unheard."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+
+import pytest
+import structlog
+
+
+@pytest.fixture(autouse=True)
+async def _nothing_left(caplog: pytest.LogCaptureFixture) -> AsyncIterator[None]:
+    """Fail a test that leaves a task, or of which asyncio or gRPC logs an error that nobody handled."""
+    before = asyncio.all_tasks()
+    yield
+    # A task that was just cancelled or released needs some turns of the loop to end.
+    for _ in range(100):
+        left = [task for task in asyncio.all_tasks() - before if task is not asyncio.current_task()]
+        if not left:
+            break
+        await asyncio.sleep(0)
+    assert not left, f"tasks are left behind: {left}"
+    loud = [
+        record.getMessage()
+        for record in caplog.get_records("call")
+        if record.levelno >= logging.ERROR and record.name.partition(".")[0] in {"asyncio", "grpc"}
+    ]
+    assert not loud, f"errors that nobody handled: {loud}"
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _quiet_log() -> None:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))

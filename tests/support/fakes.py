@@ -1,0 +1,115 @@
+"""Stand-ins at `bus.ports`: a durable store whose commits a test gives out, and an origin that notes its receipts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+
+from gagent_grpc.acl.descriptions import DFAgentDescription
+from gagent_grpc.bus.ports import Commit, StoredAgent, StoredKey, StoredMessage, StoredPlatform
+from gagent_grpc.bus.router import Refusal
+from gagent_grpc.errors import StoreUnavailable
+
+
+class ManualStore:
+    """A durable `Store` that commits when it is told to, and keeps what is committed in plain lists."""
+
+    durable = True
+
+    def __init__(self, stored: StoredPlatform | None = None) -> None:
+        self.stored = stored or StoredPlatform()
+        self.accepted: list[StoredMessage] = []
+        self.settled: list[tuple[str, int, StoredKey | None]] = []
+        self.attempts: list[tuple[str, int, int]] = []
+        self.agents: dict[str, StoredAgent] = {}
+        self.descriptions: dict[str, DFAgentDescription] = {}
+        self.closed: bool | None = None
+        self.flushing = asyncio.Event()
+        self.flushing.set()
+        """Clear it to hold up whoever flushes."""
+        self._commits: deque[Commit | Exception] = deque()
+        self._arrived = asyncio.Event()
+        self.position = 0
+
+    def commit(self, through: int | None = None, error: str = "") -> Commit:
+        """Return the commit of everything accepted so far, and give it to who waits in `next_commit`."""
+        made = Commit(self.position if through is None else through, error)
+        self._commits.append(made)
+        self._arrived.set()
+        return made
+
+    def fail(self, why: str) -> None:
+        """Fail for good."""
+        self._commits.append(StoreUnavailable(why))
+        self._arrived.set()
+
+    async def open(self) -> StoredPlatform:
+        return self.stored
+
+    def accept(self, message: StoredMessage) -> int:
+        self.accepted.append(message)
+        self.position += 1
+        return self.position
+
+    def settle(self, receiver: str, sequence: int, key: StoredKey | None) -> None:
+        self.settled.append((receiver, sequence, key))
+
+    def mark_attempts(self, receiver: str, attempts: Sequence[tuple[int, int]]) -> None:
+        self.attempts.extend((receiver, sequence, attempt) for sequence, attempt in attempts)
+
+    def put_agent(self, agent: StoredAgent) -> None:
+        self.agents[agent.name] = agent
+
+    def remove_agent(self, name: str) -> None:
+        self.agents.pop(name, None)
+
+    def put_description(self, description: DFAgentDescription, registered_at: float) -> None:
+        assert description.name is not None
+        self.descriptions[description.name] = description
+
+    def remove_description(self, name: str) -> None:
+        self.descriptions.pop(name, None)
+
+    def prune_keys(self, settled_before: float, keep: int) -> None:
+        pass
+
+    async def next_commit(self) -> Commit:
+        while not self._commits:
+            self._arrived.clear()
+            await self._arrived.wait()
+        found = self._commits.popleft()
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    async def flush(self) -> None:
+        await self.flushing.wait()
+
+    async def close(self, *, clean: bool = True) -> None:
+        self.closed = clean
+
+
+class NotingOrigin:
+    """An `Origin` that notes what becomes of its messages."""
+
+    def __init__(self, aid: str) -> None:
+        self.aid = aid
+        self.waiting = 0
+        self.reached: list[tuple[int, str]] = []
+        self.refusals: list[Refusal] = []
+
+    def expect(self, number: int) -> None:
+        self.waiting += 1
+
+    def accepted(self, number: int, receiver: str, *, waited: bool, lazy: bool) -> None:
+        self.waiting -= waited
+        self.reached.append((number, receiver))
+
+    def refuse(self, refusal: Refusal, *, waited: bool) -> None:
+        self.waiting -= waited
+        self.refusals.append(refusal)
+
+    @property
+    def outcomes(self) -> list[tuple[int, str, str]]:
+        return [(one.number, one.receiver, one.outcome.name) for one in self.refusals]

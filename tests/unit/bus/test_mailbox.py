@@ -1,0 +1,439 @@
+"""The mailbox of one agent: bounds, order, lanes, what is in hand, and that nothing is counted twice or lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from gagent_grpc.bus.mailbox import Letter, Mailbox
+from gagent_grpc.envelope import Envelope
+
+EVERYTHING = {"max_messages": 1_000, "max_bytes": 10**9, "batch_messages": 1_000, "batch_bytes": 10**9}
+
+
+def envelope(
+    *, lane: str = "", priority: int = 2, size: int = 10, expires_at: float = 0.0, resend: bool = False
+) -> Envelope:
+    made = Envelope()
+    made.conversation_id = lane
+    made.priority = priority
+    made.payload = b"x" * size
+    made.expires_at = expires_at
+    made.resend = resend
+    return made
+
+
+def mailbox(*, max_messages: int = 100, max_bytes: int = 10_000) -> Mailbox:
+    return Mailbox(max_messages=max_messages, max_bytes=max_bytes)
+
+
+def put(
+    box: Mailbox, *, sender: str = "s@local", accepted_at: float = 1.0, notice: bool = False, **fields: object
+) -> Letter:
+    made = envelope(**fields)  # type: ignore[arg-type]  # [arg-type]: passed on as they are.
+    assert box.reserve_notice(len(made.payload)) if notice else box.reserve(len(made.payload))
+    letter = Letter(box.take_sequence(), made, sender, "id", "", accepted_at)
+    letter.in_reserve = notice
+    box.put(letter)
+    return letter
+
+
+def take(box: Mailbox, **bounds: int) -> list[int]:
+    letters = box.take(**{**EVERYTHING, **bounds})
+    for letter in letters:
+        letter.tag = max([one.tag for one in box.letters()], default=0) + 1
+    return [letter.sequence for letter in letters]
+
+
+def sequences(letters: Iterable[Letter]) -> list[int]:
+    return [letter.sequence for letter in letters]
+
+
+def test_letters_come_out_by_urgency_and_in_order_within_one() -> None:
+    box = mailbox()
+    for priority in (2, 1, 4, 2, 3, 4, 1):
+        put(box, priority=priority)
+    assert take(box) == [3, 6, 5, 1, 4, 2, 7]
+
+
+def test_reserved_room_counts_before_the_letter_is_there() -> None:
+    box = mailbox(max_messages=2)
+    assert box.reserve(1)
+    assert box.reserve(1)
+    assert not box.reserve(1)
+    assert box.full
+
+
+def test_bytes_bound_the_mailbox_but_one_letter_of_any_size_fits_an_empty_one() -> None:
+    box = mailbox(max_bytes=100)
+    assert box.reserve(1_000)
+    assert not box.reserve(1)
+    assert box.full
+
+
+def test_notices_have_a_reserve_of_their_own_with_bounds_in_messages_and_bytes() -> None:
+    box = mailbox(max_messages=2, max_bytes=400)
+    put(box)
+    put(box)
+    put(box, notice=True, size=60)
+    assert not box.reserve_notice(60)
+    put(box, notice=True, size=40)
+    assert not box.reserve_notice(0)
+    assert (box.messages, box.reserve_messages, box.reserve_bytes) == (2, 2, 100)
+    take(box)
+    box.settle(3)
+    assert (box.messages, box.reserve_messages, box.reserve_bytes) == (2, 1, 40)
+
+
+def test_window_bounds_what_is_in_flight() -> None:
+    box = mailbox()
+    for _ in range(5):
+        put(box, size=10)
+    assert take(box, max_messages=2) == [1, 2]
+    assert take(box, max_messages=2) == []
+    assert take(box, max_messages=9, max_bytes=30) == [3]
+    box.settle(1)
+    assert take(box, max_messages=9, max_bytes=30) == [4]
+    assert take(box, batch_bytes=1) == [5]
+
+
+def test_one_letter_fits_any_window_and_any_batch_when_nothing_is_in_flight() -> None:
+    box = mailbox()
+    put(box, size=500)
+    put(box, size=500)
+    assert take(box, max_bytes=1, batch_bytes=1) == [1]
+    assert take(box, max_bytes=1, batch_bytes=1) == []
+
+
+def test_cumulative_settle_covers_tags_of_this_session_only() -> None:
+    box = mailbox()
+    for _ in range(4):
+        put(box)
+    take(box)
+    box.return_in_flight()
+    assert box.resume_in_flight({1, 2}) == {1, 2}
+    assert take(box) == [3, 4]
+    assert sequences(box.settle_through(99)) == [3, 4]
+    assert box.in_flight == 2
+    assert box.settle(1) is not None
+    assert box.settle(1) is None
+
+
+def test_nack_holds_its_lane_and_only_it() -> None:
+    box = mailbox()
+    put(box, lane="a")
+    put(box, lane="b")
+    put(box, lane="a")
+    put(box, lane="a", sender="other@local")
+    take(box)
+    assert sequences(box.nack({1: (10.0, "busy")})) == [1, 3]
+    put(box, lane="a")
+    put(box, lane="b")
+    assert take(box) == [6]
+    assert box.in_flight == 3
+    assert not box.release_due(9.9)
+    assert box.next_due == 10.0
+    assert box.release_due(10.0)
+    assert box.next_due is None
+    returned = box.take(**EVERYTHING)
+    assert [(one.sequence, one.attempt, one.redelivered, one.error) for one in returned] == [
+        (1, 2, True, "busy"),
+        (3, 1, True, ""),
+        (5, 1, False, ""),
+    ]
+
+
+def test_urgent_letter_that_went_out_first_is_no_later_delivery_of_its_lane() -> None:
+    box = mailbox()
+    put(box, lane="a")
+    urgent = put(box, lane="a", priority=4)
+    assert take(box) == [2, 1]
+    box.nack({1: (10.0, "")})
+    assert box.in_flight_letter(urgent.sequence) is urgent
+    assert not urgent.redelivered
+
+
+def test_urgent_letter_that_went_out_later_comes_again_after_the_one_it_followed() -> None:
+    box = mailbox()
+    put(box, lane="a")
+    take(box)
+    put(box, lane="a", priority=4)
+    take(box)
+    box.nack({1: (10.0, "")})
+    put(box, lane="a", priority=4)
+    assert take(box) == []
+    box.release_due(10.0)
+    assert take(box) == [2, 3, 1]
+
+
+def test_several_nacks_of_one_lane_hold_it_for_its_first_and_count_one_attempt() -> None:
+    box = mailbox()
+    for _ in range(3):
+        put(box, lane="a")
+    take(box)
+    assert sequences(box.nack({2: (5.0, "two"), 1: (10.0, "one"), 77: (1.0, "")})) == [1, 2, 3]
+    assert not box.release_due(5.0)
+    box.release_due(10.0)
+    assert [(one.sequence, one.attempt) for one in box.take(**EVERYTHING)] == [(1, 2), (2, 1), (3, 1)]
+
+
+def test_returned_letter_may_still_be_settled_wherever_it_waits() -> None:
+    box = mailbox()
+    for _ in range(4):
+        put(box, lane="a")
+    take(box)
+    box.nack({1: (10.0, "")})
+    assert box.settle(2) is not None
+    box.release_due(10.0)
+    assert box.settle(3) is not None
+    assert (box.messages, box.bytes) == (2, 20)
+    assert take(box) == [1, 4]
+
+
+def test_letter_that_was_never_delivered_cannot_be_settled() -> None:
+    box = mailbox()
+    put(box, lane="a")
+    put(box, lane="a", resend=True)
+    assert take(box, max_messages=1) == [1]
+    assert box.settle(2) is None
+    box.nack({1: (10.0, "")})
+    put(box, lane="a")
+    take(box)
+    assert box.settle(2) is None
+    assert box.settle(3) is None
+    assert box.messages == 3
+
+
+def test_settling_the_nacked_letter_lets_its_lane_go_and_settling_another_does_not() -> None:
+    box = mailbox()
+    for _ in range(3):
+        put(box, lane="a")
+    take(box)
+    box.nack({1: (10.0, "")})
+    box.settle(2)
+    assert take(box) == []
+    box.settle(1)
+    assert take(box) == [3]
+
+
+def test_lane_that_waits_for_two_goes_on_when_both_are_gone() -> None:
+    box = mailbox()
+    for _ in range(3):
+        put(box, lane="a")
+    take(box)
+    box.nack({2: (10.0, "")})
+    box.nack({1: (5.0, "")})
+    assert not box.release_due(5.0)
+    box.settle(1)
+    assert take(box) == []
+    box.settle(2)
+    assert take(box) == [3]
+
+
+def test_session_end_returns_everything_in_order_and_flagged() -> None:
+    box = mailbox()
+    for lane in ("a", "b", "a", "b"):
+        put(box, lane=lane)
+    take(box, max_messages=3)
+    box.nack({1: (10.0, "")})
+    in_hand = box.return_in_flight()
+    assert sorted(sequences(in_hand)) == [1, 2, 3]
+    assert box.next_due is None
+    assert [(one.sequence, one.redelivered) for one in box.take(**EVERYTHING)] == [
+        (1, True),
+        (2, True),
+        (3, True),
+        (4, False),
+    ]
+
+
+def test_order_is_that_of_acceptance_after_letters_came_back_in_another() -> None:
+    box = mailbox()
+    for lane in ("a", "b", "c"):
+        put(box, lane=lane)
+    take(box)
+    box.nack({1: (1.0, "")})
+    box.release_due(1.0)
+    assert take(box) == [1]
+    put(box)
+    assert sequences(box.return_in_flight()) == [2, 3, 1]
+    assert take(box) == [1, 2, 3, 4]
+
+
+def test_only_what_was_delivered_can_be_held_over() -> None:
+    box = mailbox()
+    for _ in range(3):
+        put(box)
+    take(box, max_messages=2)
+    box.return_in_flight()
+    assert box.resume_in_flight({2, 3, 99}) == {2}
+    assert take(box) == [1, 3]
+
+
+def test_letter_expires_while_it_waits_and_not_in_somebodys_hand() -> None:
+    box = mailbox()
+    put(box, expires_at=10.0)
+    put(box, expires_at=20.0)
+    put(box, expires_at=10.0, lane="a")
+    put(box)
+    assert take(box, max_messages=1) == [1]
+    assert box.next_expiry == 10.0
+    assert sequences(box.expire(10.0, 0.0)) == [3]
+    assert box.next_expiry == 20.0
+    assert (box.messages, box.bytes) == (3, 30)
+
+
+def test_letter_that_expired_in_hand_is_found_when_it_comes_back() -> None:
+    for come_back in ("nack", "end"):
+        box = mailbox()
+        put(box, expires_at=10.0, lane="a")
+        put(box, expires_at=11.0)
+        take(box, max_messages=1)
+        assert sequences(box.expire(11.0, 0.0)) == [2]
+        if come_back == "nack":
+            box.nack({1: (50.0, "")})
+        else:
+            box.return_in_flight()
+        assert box.next_expiry <= 12.0
+        assert sequences(box.expire(12.0, 0.0)) == [1]
+        assert box.messages == 0
+        assert box.settle(1) is None
+
+
+def test_old_mail_expires_also_in_a_lane_that_waits() -> None:
+    box = mailbox()
+    put(box, lane="a", accepted_at=5.0)
+    take(box)
+    box.nack({1: (10**9, "")})
+    assert box.expire(100.0, 4.0) == []
+    assert sequences(box.expire(100.0, 6.0)) == [1]
+    put(box, lane="a")
+    assert take(box) == [2]
+
+
+def test_drain_takes_everything_in_order() -> None:
+    box = mailbox()
+    for lane in ("a", "a", "b", "c"):
+        put(box, lane=lane, priority=3 if lane == "b" else 2)
+    put(box, notice=True)
+    take(box, max_messages=3)
+    box.nack({1: (10.0, "")})
+    assert sequences(box.drain()) == [1, 2, 3, 4, 5]
+    assert (box.messages, box.bytes, box.reserve_messages, box.reserve_bytes, box.in_flight) == (0, 0, 0, 0, 0)
+    assert box.settle(1) is None
+    assert take(box) == []
+
+
+def test_timers_do_not_pile_up() -> None:
+    box = mailbox()
+    put(box, lane="a")
+    for _ in range(500):
+        take(box)
+        box.nack({1: (10.0**9, "")})
+        box.return_in_flight()
+        take(box)
+        box.nack({1: (10.0**9, "")})
+        put(box, lane="a")
+        box.settle(1)
+        take(box)
+        box.settle_through(10**9)
+        box.next_sequence = 1
+        put(box, lane="a")
+    assert len(box._timers) <= 70
+
+
+class MailboxMachine(RuleBasedStateMachine):
+    """Whatever happens in whatever order: counts are right, nothing is lost or doubled, order holds in each queue."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.box = mailbox(max_messages=12, max_bytes=200)
+        self.now = 0.0
+        self.tag = 0
+        self.alive: dict[int, Letter] = {}
+        self.in_hand: set[int] = set()
+
+    @rule(lane=st.sampled_from("abc"), priority=st.integers(1, 4), size=st.integers(1, 60), ttl=st.integers(0, 6))
+    def accept(self, lane: str, priority: int, size: int, ttl: int) -> None:
+        made = envelope(lane=lane, priority=priority, size=size, expires_at=self.now + ttl if ttl else 0.0)
+        if self.box.reserve(size):
+            letter = Letter(self.box.take_sequence(), made, "s@local", "id", "", self.now)
+            self.box.put(letter)
+            self.alive[letter.sequence] = letter
+
+    @rule(window=st.integers(1, 8))
+    def deliver(self, window: int) -> None:
+        for letter in self.box.take(max_messages=window, max_bytes=150, batch_messages=4, batch_bytes=100):
+            assert letter.sequence in self.alive
+            self.tag += 1
+            letter.tag = self.tag
+            self.in_hand.add(letter.sequence)
+
+    @rule(sequence=st.integers(1, 30))
+    def settle(self, sequence: int) -> None:
+        letter = self.box.settle(sequence)
+        assert (letter is not None) == (sequence in self.in_hand)
+        if letter is not None:
+            self._gone([letter])
+
+    @rule(back=st.integers(0, 6))
+    def settle_through(self, back: int) -> None:
+        self._gone(self.box.settle_through(self.tag - back))
+
+    @rule(nacks=st.dictionaries(st.integers(1, 30), st.integers(0, 5), max_size=4))
+    def nack(self, nacks: dict[int, int]) -> None:
+        self.box.nack({sequence: (self.now + delay, "") for sequence, delay in nacks.items()})
+
+    @rule(seconds=st.integers(0, 4))
+    def wait(self, seconds: int) -> None:
+        self.now += seconds
+        self.box.release_due(self.now)
+
+    @rule(held=st.sets(st.integers(1, 30), max_size=3))
+    def reconnect(self, held: set[int]) -> None:
+        assert set(sequences(self.box.return_in_flight())) == self.in_hand
+        assert all(self.alive[sequence].redelivered for sequence in self.in_hand)
+        self.in_hand = self.box.resume_in_flight(held)
+        assert self.in_hand <= held
+
+    @rule()
+    def expire(self) -> None:
+        gone = self.box.expire(self.now, self.now - 20)
+        self._gone(gone)
+        late = [one for one in self.alive.values() if 0 < one.envelope.expires_at <= self.now and not one.tag]
+        assert not [one for one in late if self.box.in_flight_letter(one.sequence) is None]
+
+    @precondition(lambda self: len(self.alive) > 9)
+    @rule()
+    def drain(self) -> None:
+        self._gone(self.box.drain())
+        assert not self.alive
+
+    def _gone(self, letters: list[Letter]) -> None:
+        for letter in letters:
+            del self.alive[letter.sequence]
+            self.in_hand.discard(letter.sequence)
+
+    @invariant()
+    def everything_adds_up(self) -> None:
+        letters = list(self.box.letters())
+        assert len(letters) == len(self.alive) == self.box.messages
+        assert {one.sequence for one in letters} == set(self.alive)
+        assert self.box.bytes == sum(one.size for one in letters)
+        assert self.box._in_flight_bytes == sum(one.size for one in self.box._in_flight.values())
+        assert {*self.box._in_flight, *self.box._returned} == self.in_hand
+        for queue in self.box._queues:
+            assert sequences(queue) == sorted(sequences(queue))
+        for lane in self.box._held.values():
+            # In order within one urgency, as in the queues to which they go back.
+            for priority in range(1, 5):
+                mine = sequences(one for one in lane.letters if one.envelope.priority == priority)
+                assert mine == sorted(mine)
+            assert lane.holders <= set(sequences(lane.letters))
+
+
+MailboxMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestMailbox = MailboxMachine.TestCase
