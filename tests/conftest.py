@@ -15,12 +15,10 @@ async def _nothing_left(caplog: pytest.LogCaptureFixture) -> AsyncIterator[None]
     """Fail a test that leaves a task, or of which asyncio or gRPC logs an error that nobody handled."""
     before = asyncio.all_tasks()
     yield
-    # A task that was just cancelled or released needs some turns of the loop to end.
-    for _ in range(100):
-        left = [task for task in asyncio.all_tasks() - before if task is not asyncio.current_task()]
-        if not left:
-            break
-        await asyncio.sleep(0)
+    # A task that was just cancelled, or a call whose status is on its way, needs a moment to end.
+    left = {task for task in asyncio.all_tasks() - before if task is not asyncio.current_task()}
+    if left:
+        _, left = await asyncio.wait(left, timeout=5)
     assert not left, f"tasks are left behind: {left}"
     loud = [
         record.getMessage()
