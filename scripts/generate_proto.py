@@ -30,7 +30,9 @@ WELL_KNOWN = Path(grpc_tools.__file__).parent / "_proto"
 def protoc(*args: str) -> None:
     # The plugins are installed beside the interpreter that runs this.
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    subprocess.run([sys.executable, "-m", "grpc_tools.protoc", *args], check=True, cwd=ROOT, env={**os.environ, "PATH": path})
+    subprocess.run(
+        [sys.executable, "-m", "grpc_tools.protoc", *args], check=True, cwd=ROOT, env={**os.environ, "PATH": path}
+    )
 
 
 def make_twin(files: descriptor_pb2.FileDescriptorSet) -> None:
@@ -68,7 +70,9 @@ def use_relative_imports(folder: Path) -> None:
 
         def relative(match: re.Match[str], here: tuple[str, ...] = here) -> str:
             target = tuple(match[2].split("."))
-            common = next((i for i, (a, b) in enumerate(zip(here, target, strict=False)) if a != b), min(len(here), len(target)))
+            common = next(
+                (i for i, (a, b) in enumerate(zip(here, target, strict=False)) if a != b), min(len(here), len(target))
+            )
             dots = "." * (len(here) - common + 1)
             return f"{match[1]}from {dots}{'.'.join(target[common:])} import"
 
@@ -81,7 +85,12 @@ def main(out: Path) -> None:
         image = Path(scratch, "image.binpb")
         sources = sorted(str(path.relative_to(PROTOS)) for path in PROTOS.rglob("*.proto"))
         protoc(
-            f"-I{PROTOS}", f"-I{WELL_KNOWN}", f"--descriptor_set_out={image}", "--include_imports", "--include_source_info", *sources
+            f"-I{PROTOS}",
+            f"-I{WELL_KNOWN}",
+            f"--descriptor_set_out={image}",
+            "--include_imports",
+            "--include_source_info",
+            *sources,
         )
         files = descriptor_pb2.FileDescriptorSet.FromString(image.read_bytes())
         make_twin(files)

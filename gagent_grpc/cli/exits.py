@@ -1,0 +1,71 @@
+"""What the command tells of an error: a line for people, an exit code for programs.
+
+    0  answered                                4  no answer in time
+    1  refuse, failure, not-understood         5  no bus
+    2  usage: arguments, settings, files       6  denied
+    3  not delivered
+
+Owns: the table. Leaves to others: what the errors say (`errors`), and when they are raised.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from gagent_grpc.errors import (
+    AnswerTimeout,
+    BusError,
+    ConfigurationError,
+    DeliveryRefused,
+    InvalidArgument,
+    ProtocolViolation,
+    ResourceExhausted,
+    Unauthenticated,
+    Unauthorised,
+    Unavailable,
+)
+
+
+class ExitCode(enum.IntEnum):
+    """Exit codes of `gagent`."""
+
+    ANSWERED = 0
+    FAILED = 1
+    USAGE = 2
+    NOT_DELIVERED = 3
+    TIMEOUT = 4
+    NO_BUS = 5
+    DENIED = 6
+
+
+EXIT_CODES: dict[type[BusError], ExitCode] = {
+    # A class that is not here has the code of its nearest base.
+    BusError: ExitCode.FAILED,
+    InvalidArgument: ExitCode.USAGE,
+    # Nothing that was typed: two programs that do not speak the same protocol.
+    ProtocolViolation: ExitCode.FAILED,
+    ConfigurationError: ExitCode.USAGE,
+    DeliveryRefused: ExitCode.NOT_DELIVERED,
+    ResourceExhausted: ExitCode.NOT_DELIVERED,
+    AnswerTimeout: ExitCode.TIMEOUT,
+    Unavailable: ExitCode.NO_BUS,
+    Unauthenticated: ExitCode.DENIED,
+    Unauthorised: ExitCode.DENIED,
+}
+
+
+def exit_code(error: BusError) -> ExitCode:
+    """Return the exit code for ``error``."""
+    if isinstance(error, DeliveryRefused) and error.outcome == "DENIED":
+        return ExitCode.DENIED
+    return next(EXIT_CODES[cls] for cls in type(error).__mro__ if cls in EXIT_CODES)
+
+
+def describe(error: BusError) -> str:
+    """Return what a person reads about ``error``: what happened, and the way out where there is one."""
+    if isinstance(error, DeliveryRefused):
+        # "nobody: NO_SUCH_AGENT. Registered: helper, planner"
+        first = error.detail.split(maxsplit=1)[0].rstrip(":") if error.detail else ""
+        detail = error.detail[:1].upper() + error.detail[1:] if first.isalpha() else error.detail
+        return f"{error.receiver}: {error.outcome}" + (f". {detail}" if detail else "")
+    return str(error) or type(error).__name__

@@ -1,0 +1,80 @@
+"""The command `gagent`: the list of its commands in their order, and where errors become a line and an exit code.
+
+Owns: the entry point. Leaves to others: the commands themselves, one module per group. Those import what they need when
+they run, so that help and version answer at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from gagent_grpc import __version__
+from gagent_grpc.cli import agents, config, demo, df, run, serve, talk
+from gagent_grpc.cli.exits import describe, exit_code
+from gagent_grpc.errors import BusError
+
+ORDER = ("serve", "run", "request", "send", "ps", "df", "suspend", "resume", "kill", "config", "demo")
+"""The commands as the help lists them: what a newcomer needs comes first."""
+
+
+class InOrder(TyperGroup):
+    """Commands in the order of `ORDER`; by itself a group of commands comes after all single ones."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of the commands."""
+        return list(ORDER)
+
+
+app = typer.Typer(
+    name="gagent",
+    cls=InOrder,
+    help="An agent bus: agents in any language find each other and exchange messages over gRPC.",
+    no_args_is_help=True,
+    add_completion=False,
+    # Plain help and errors: loading rich for them would cost more than everything else that they need.
+    rich_markup_mode=None,
+    # Errors of ours are told by `main`; any other traceback is for a bug report and shows no local variables.
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"gagent-grpc {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def gagent(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """An agent bus: agents in any language find each other and exchange messages over gRPC."""
+
+
+app.command()(serve.serve)
+app.command(cls=run.RunCommand)(run.run)
+app.command()(talk.request)
+app.command()(talk.send)
+app.command()(agents.ps)
+app.add_typer(df.app, name="df")
+app.command()(agents.suspend)
+app.command()(agents.resume)
+app.command()(agents.kill)
+app.command()(config.config)
+app.command()(demo.demo)
+
+
+def main() -> None:
+    """Run the command that the arguments name; an error of the bus is one line on stderr and an exit code."""
+    try:
+        app()
+    except BusError as error:
+        typer.echo(describe(error), err=True)
+        sys.exit(exit_code(error))

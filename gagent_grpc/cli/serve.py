@@ -1,0 +1,155 @@
+"""`gagent serve`: a bus in this process, from its store to its last farewell."""
+# ruff: noqa: PLC0415  # Commands import what they need when they run, so that help and version answer at once.
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gagent_grpc.cli import options
+from gagent_grpc.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from gagent_grpc.bus.ports import Store
+    from gagent_grpc.cli.settings import Settings
+
+
+def serve(
+    listen: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Where to listen; port 0 takes a free one. [default: 127.0.0.1:50051]"),
+    ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            metavar="sqlite:PATH|memory", help="Where mail and names are kept. [default: a file in your state folder]"
+        ),
+    ] = None,
+    platform: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the platform. [default: local]")] = None,
+    insecure: Annotated[
+        bool,
+        typer.Option("--insecure", help="Allow an address that other machines reach, without TLS and credentials."),
+    ] = False,
+    log_format: Annotated[
+        str | None, typer.Option(metavar="console|json", help="How log lines on stderr look. [default: console]")
+    ] = None,
+    log_level: Annotated[
+        str | None, typer.Option(metavar="LEVEL", help="debug, info, warning or error. [default: info]")
+    ] = None,
+    port_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write HOST:PORT there once the bus listens; removed when it stops."),
+    ] = None,
+    config: options.Config = None,
+) -> None:
+    """Run a bus until SIGTERM or Ctrl-C; a second one exits at once. What was accepted is kept either way."""
+    import asyncio
+
+    from gagent_grpc.cli.settings import resolve
+
+    settings = resolve(
+        config,
+        listen=listen,
+        store=store,
+        platform=platform,
+        insecure=insecure or None,
+        log_format=log_format,
+        log_level=log_level,
+    )
+    # gRPC writes lines of its own to stderr, such as the addresses that it could not bind, which we report ourselves.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    from gagent_grpc.cli.logs import set_up_logs
+
+    set_up_logs(settings.log_format, settings.log_level)
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(_serve(settings, port_file))
+
+
+async def _serve(settings: Settings, port_file: Path | None) -> None:
+    import asyncio
+
+    import structlog
+
+    from gagent_grpc.server.app import is_loopback, open_bus
+
+    log = structlog.get_logger(__name__)
+    stop = asyncio.Event()
+
+    def on_signal(number: int) -> None:
+        if stop.is_set():
+            # Nothing that was accepted is lost: its commit was synced before its receipt.
+            log.warning("second signal: exit at once", signal=signal.Signals(number).name)
+            os._exit(128 + number)
+        log.info("stopping", signal=signal.Signals(number).name)
+        stop.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, int(number))
+    address = settings.store_address
+    async with open_bus(
+        open_store(address), listen=settings.listen, platform=settings.platform, insecure=settings.insecure
+    ) as bus:
+        if is_loopback(settings.listen.rpartition(":")[0]):
+            log.info("no TLS and no credentials: the developer's default, since only this machine reaches the bus")
+        else:
+            log.warning("INSECURE: no TLS and no credentials; whoever reaches the bus can read and send everything")
+        with _written(port_file, bus.address):
+            typer.echo(f"gagent: bus {settings.platform!r} listens at {bus.address}, store {address}")
+            await stop.wait()
+
+
+def open_store(address: str) -> Store:
+    """Return the store that ``address`` names, not opened yet.
+
+    Raises:
+        ConfigurationError: No store of this version.
+    """
+    kind, _, rest = address.partition(":")
+    if address == "memory":
+        from gagent_grpc.storage.memory import MemoryStore
+
+        return MemoryStore()
+    if kind == "sqlite" and rest:
+        from gagent_grpc.storage.sqlite import SqliteStore
+
+        return SqliteStore(Path(rest).expanduser())
+    if kind == "nats":
+        raise ConfigurationError(
+            f"store {address!r}: NATS comes with a later version of gagent-grpc; expected sqlite:PATH or memory"
+        )
+    raise ConfigurationError(f"store {address!r}: expected sqlite:PATH or memory")
+
+
+@contextlib.contextmanager
+def _written(path: Path | None, text: str) -> Iterator[None]:
+    """Have ``text`` in the file while the block lasts; it appears whole or not at all."""
+    if path is None:
+        yield
+        return
+    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        draft.write_text(f"{text}\n", encoding="utf-8")
+        draft.replace(path)
+    except OSError as error:
+        raise ConfigurationError(f"--port-file {path}: cannot be written: {error.strerror}") from error
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop

@@ -1,0 +1,208 @@
+"""`gagent request` and `gagent send`: one message from the command line, under a name that lasts as long as the command."""
+# ruff: noqa: PLC0415  # Commands import what they need when they run, so that help and version answer at once.
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gagent_grpc.cli import options
+from gagent_grpc.cli.output import message_to_json, note, print_content, print_json, printable
+
+if TYPE_CHECKING:
+    from gagent_grpc.cli.settings import Settings
+    from gagent_grpc.client.agent import Agent
+
+_LOOK_AGAIN_S = 0.1
+"""Seconds between looks at the AMS while an agent is waited for."""
+NOTE_AFTER_S = 1.0
+"""Seconds of waiting after which the person at the terminal is told."""
+
+To = Annotated[str, typer.Argument(metavar="TO", help="Whom: a name, or NAME@PLATFORM.")]
+Text = Annotated[str, typer.Argument(metavar="TEXT", help="Content; - reads it from stdin.")]
+ConversationId = Annotated[str | None, typer.Option(metavar="ID", help="Conversation that it belongs to.")]
+Ontology = Annotated[str | None, typer.Option(metavar="NAME", help="Ontology of the content.")]
+Language = Annotated[str | None, typer.Option(metavar="NAME", help="Language of the content.")]
+WaitFor = Annotated[
+    float, typer.Option(metavar="SECONDS", min=0.0, help="Wait until TO is active, at most so long; 0 does not wait.")
+]
+Protocol = Annotated[str | None, typer.Option(metavar="NAME", help="Interaction protocol, such as fipa-request.")]
+
+
+def request(
+    to: To,
+    text: Text,
+    conversation_id: ConversationId = None,
+    ontology: Ontology = None,
+    language: Language = None,
+    protocol: Protocol = None,
+    wait_for: WaitFor = 0.0,
+    as_json: options.Json = False,
+    timeout: options.Timeout = None,
+    bus: options.Bus = None,
+    config: options.Config = None,
+) -> None:
+    """Ask an agent and print the content of its answer."""
+    import asyncio
+
+    from gagent_grpc.cli.settings import resolve
+    from gagent_grpc.errors import ConversationFailed
+
+    settings = resolve(config, bus=bus, timeout=timeout)
+    content = _content(text)
+    parameters = _given(conversation_id=conversation_id, ontology=ontology, language=language, protocol=protocol)
+    _check_address(to)
+    try:
+        answer = asyncio.run(_request(settings, to, content, parameters, wait_for))
+    except ConversationFailed as failed:
+        # An answer too, so programs get it as one; the exit code and the line on stderr say what it is.
+        if as_json:
+            print_json({"performative": failed.word, "sender": failed.sender, "content": failed.text})
+        raise
+    if as_json:
+        print_json(message_to_json(answer))
+    else:
+        print_content(answer.content)
+
+
+def send(
+    to: To,
+    text: Text,
+    performative: Annotated[str, typer.Option(metavar="ACT", help="One of FIPA's 22 acts.")] = "inform",
+    conversation_id: ConversationId = None,
+    ontology: Ontology = None,
+    language: Language = None,
+    protocol: Protocol = None,
+    wait_for: WaitFor = 0.0,
+    as_json: options.Json = False,
+    timeout: options.Timeout = None,
+    bus: options.Bus = None,
+    config: options.Config = None,
+) -> None:
+    """Send a message and print its receipt: what became of it."""
+    import asyncio
+
+    from gagent_grpc.acl.performative import Performative
+    from gagent_grpc.cli.settings import resolve
+    from gagent_grpc.errors import DeliveryRefused
+
+    settings = resolve(config, bus=bus, timeout=timeout)
+    act = Performative.parse(performative)
+    content = _content(text)
+    parameters = _given(conversation_id=conversation_id, ontology=ontology, language=language, protocol=protocol)
+    _check_address(to)
+    try:
+        outcome = asyncio.run(_send(settings, to, act, content, parameters, wait_for))
+    except DeliveryRefused as refused:
+        if as_json:
+            print_json({"receiver": refused.receiver, "outcome": refused.outcome, "detail": refused.detail})
+        raise
+    if as_json:
+        print_json({"receiver": to, "outcome": outcome})
+    else:
+        typer.echo(f"{printable(to)}: {outcome}")
+
+
+async def _request(settings: Settings, to: str, content: str, parameters: dict[str, Any], wait_for: float) -> Any:
+    import asyncio
+
+    async with _visitor(settings) as agent:
+        await _until_active(agent, to, wait_for)
+        asking = asyncio.ensure_future(agent.request(to, content, timeout=settings.answer_timeout, **parameters))
+        try:
+            if sys.stderr.isatty() and not (await asyncio.wait({asking}, timeout=NOTE_AFTER_S))[0]:
+                note(f"Waiting for {printable(to)}, {settings.answer_timeout:g} s at most ...")
+            return await asking
+        finally:
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+
+
+async def _send(
+    settings: Settings, to: str, act: Any, content: str, parameters: dict[str, Any], wait_for: float
+) -> str:
+    import asyncio
+
+    from gagent_grpc.errors import AnswerTimeout
+
+    async with _visitor(settings) as agent:
+        await _until_active(agent, to, wait_for)
+        try:
+            async with asyncio.timeout(settings.call_timeout):
+                receipts = await agent.send(to, act, content, **parameters)
+        except TimeoutError:
+            raise AnswerTimeout(f"receipt for {to}", settings.call_timeout) from None
+    return receipts[0].outcome.name if receipts else "ACCEPTED"
+
+
+@contextlib.asynccontextmanager
+async def _visitor(settings: Settings) -> AsyncIterator[Agent]:
+    """Be on the bus under a name of our own while the block lasts; nothing of it stays."""
+    import secrets
+
+    from gagent_grpc.cli.logs import set_up_logs
+    from gagent_grpc.client.agent import Agent
+    from gagent_grpc.client.operator import Operator
+
+    set_up_logs()
+    # A person should hear at once that there is no bus, where an agent would try again for a while.
+    async with Operator(settings.bus, timeout=settings.call_timeout) as operator:
+        endpoint = operator.endpoint
+    agent = Agent(f"cli-{secrets.token_hex(4)}", bus=endpoint, ephemeral=True)
+    async with agent:
+        try:
+            yield agent
+        finally:
+            # Whoever still answers hears at once that nobody is there.
+            await agent.aclose(deregister=True)
+
+
+async def _until_active(agent: Agent, to: str, seconds: float) -> None:
+    """Wait until somebody else's agent is active, at most so long; what is not there by then, the receipt will tell."""
+    import asyncio
+
+    from gagent_grpc.acl.descriptions import AMSAgentDescription, LifeCycleState
+
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds or None):
+            while seconds:
+                found = await agent.ams.search(AMSAgentDescription(name=to, state=LifeCycleState.ACTIVE))
+                if found:
+                    return
+                await asyncio.sleep(_LOOK_AGAIN_S)
+
+
+def _content(text: str) -> str:
+    """Return the content that TEXT stands for; of stdin without its last line end, as shells do."""
+    if text == "-":
+        try:
+            return sys.stdin.buffer.read().decode("utf-8").removesuffix("\n")
+        except UnicodeDecodeError:
+            raise typer.BadParameter("stdin is not UTF-8 text; expected UTF-8", param_hint="TEXT") from None
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise typer.BadParameter(
+            "not valid text in the encoding of this terminal; expected UTF-8", param_hint="TEXT"
+        ) from None
+    return text
+
+
+def _check_address(to: str) -> None:
+    """Make sure that TO is a name; other kinds of addresses are for the bus to judge.
+
+    Raises:
+        InvalidName: It is none.
+    """
+    from gagent_grpc.acl.aid import split_aid
+
+    if to != "*" and not to.startswith(("role:", "topic:")):
+        split_aid(to)
+
+
+def _given(**parameters: str | None) -> dict[str, Any]:
+    return {name: value for name, value in parameters.items() if value is not None}
