@@ -55,7 +55,9 @@ class Outcome(enum.IntEnum):
         return self in _RETRYABLE
 
 
-_RETRYABLE = frozenset({Outcome.MAILBOX_FULL, Outcome.HELD, Outcome.RATE_LIMITED, Outcome.UNREACHABLE, Outcome.NO_PROVIDER})
+_RETRYABLE = frozenset(
+    {Outcome.MAILBOX_FULL, Outcome.HELD, Outcome.RATE_LIMITED, Outcome.UNREACHABLE, Outcome.NO_PROVIDER}
+)
 
 
 class Envelope:

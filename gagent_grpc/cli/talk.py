@@ -36,6 +36,9 @@ Protocol = Annotated[str | None, typer.Option(metavar="NAME", help="Interaction 
 def request(
     to: To,
     text: Text,
+    performative: Annotated[
+        str, typer.Option(metavar="ACT", help="Another act that expects an answer, such as query-ref.")
+    ] = "request",
     conversation_id: ConversationId = None,
     ontology: Ontology = None,
     language: Language = None,
@@ -53,11 +56,12 @@ def request(
     from gagent_grpc.errors import ConversationFailed
 
     settings = resolve(config, bus=bus, timeout=timeout)
+    act = _asking(performative)
     content = _content(text)
     parameters = _given(conversation_id=conversation_id, ontology=ontology, language=language, protocol=protocol)
     _check_address(to)
     try:
-        answer = asyncio.run(_request(settings, to, content, parameters, wait_for))
+        answer = asyncio.run(_request(settings, to, act, content, parameters, wait_for))
     except ConversationFailed as failed:
         # An answer too, so programs get it as one; the exit code and the line on stderr say what it is.
         if as_json:
@@ -107,12 +111,16 @@ def send(
         typer.echo(f"{printable(to)}: {outcome}")
 
 
-async def _request(settings: Settings, to: str, content: str, parameters: dict[str, Any], wait_for: float) -> Any:
+async def _request(
+    settings: Settings, to: str, act: Any, content: str, parameters: dict[str, Any], wait_for: float
+) -> Any:
     import asyncio
 
     async with _visitor(settings) as agent:
         await _until_active(agent, to, wait_for)
-        asking = asyncio.ensure_future(agent.request(to, content, timeout=settings.answer_timeout, **parameters))
+        asking = asyncio.ensure_future(
+            agent.request(to, content, performative=act, timeout=settings.answer_timeout, **parameters)
+        )
         try:
             if sys.stderr.isatty() and not (await asyncio.wait({asking}, timeout=NOTE_AFTER_S))[0]:
                 note(f"Waiting for {printable(to)}, {settings.answer_timeout:g} s at most ...")
@@ -190,6 +198,23 @@ def _content(text: str) -> str:
             "not valid text in the encoding of this terminal; expected UTF-8", param_hint="TEXT"
         ) from None
     return text
+
+
+def _asking(performative: str) -> Any:
+    """Return the act that PERFORMATIVE names.
+
+    Raises:
+        UnknownPerformative: It is none of the 22 acts.
+    """
+    from gagent_grpc.acl.performative import EXPECTS_ANSWER, Performative
+
+    act = Performative.parse(performative)
+    if act not in EXPECTS_ANSWER:
+        expected = ", ".join(str(one) for one in Performative if one in EXPECTS_ANSWER)
+        raise typer.BadParameter(
+            f"{act} expects no answer; expected one of: {expected}. Use gagent send for it", param_hint="--performative"
+        )
+    return act
 
 
 def _check_address(to: str) -> None:

@@ -51,6 +51,16 @@ def test_request_hands_on_its_parameters(town: Place) -> None:
     assert got["sender"].startswith("cli-")
 
 
+def test_request_asks_with_another_act_that_expects_an_answer(town: Place) -> None:
+    search = '{"action": "search", "description": {"services": [{"type": "x"}]}}'
+    done = town.gagent("request", "df", search, "--performative", "query-ref")
+    # The act went out: the DF knows requests only, and says so.
+    assert (done.returncode, "query-ref is not served" in done.stderr) == (1, True)
+    done = town.gagent("request", "oracle", "hello", "--performative", "inform")
+    assert done.returncode == 2
+    assert "inform expects no answer; expected one of: cfp, " in " ".join(done.stderr.split())
+
+
 def test_bytes_are_printed_as_they_are_and_as_base64_in_json(town: Place) -> None:
     raw = subprocess.run(
         [sys.executable, "-m", "gagent_grpc", "request", "oracle", "bytes"],

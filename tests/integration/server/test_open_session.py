@@ -418,7 +418,7 @@ async def test_message_is_given_up_after_max_deliveries_and_its_sender_hears_why
     assert len(bob.deliveries) == 3
 
 
-async def test_unread_mail_is_not_lost_and_never_over_the_window(bus: Bus, connect: Any) -> None:
+async def test_c13_unread_mail_is_not_lost_and_never_over_the_window(bus: Bus, connect: Any) -> None:
     """C13: written is not received."""
     bob = await connect(bus, "bob", answers=False)
     alice = await connect(bus, "alice")
@@ -434,7 +434,7 @@ async def test_unread_mail_is_not_lost_and_never_over_the_window(bus: Bus, conne
     assert texts(bob) == [f"{index}" for index in range(8_000)]
 
 
-async def test_many_senders_and_control_frames_share_one_stream(bus: Bus, connect: Any) -> None:
+async def test_c08_many_senders_and_control_frames_share_one_stream(bus: Bus, connect: Any) -> None:
     """C08: exactly one writer per stream; everything arrives, in order per sender."""
     sink = await connect(bus, "sink")
     senders = [await connect(bus, f"sender-{index}") for index in range(50)]
@@ -566,7 +566,7 @@ async def test_silent_holder_loses_the_name_within_the_probe_bound(buses: Any, c
     assert (await silent.end())[0] == grpc.StatusCode.FAILED_PRECONDITION
 
 
-async def test_two_hellos_at_the_same_instant_have_one_winner(bus: Bus, connect: Any, channels: Any) -> None:
+async def test_c16a_two_hellos_at_the_same_instant_have_one_winner(bus: Bus, connect: Any, channels: Any) -> None:
     """C16 (a), a hundred times."""
     ways = [channels(bus), channels(bus)]
 
@@ -611,7 +611,9 @@ async def test_same_hello_again_after_a_polite_end_finds_one_agent_and_only_the_
     assert len(bus.platform.df) == 1
 
 
-async def test_registering_twice_with_the_same_data_is_fine(bus: Bus, channel: grpc.aio.Channel, connect: Any) -> None:
+async def test_c16c_registering_twice_with_the_same_data_is_fine(
+    bus: Bus, channel: grpc.aio.Channel, connect: Any
+) -> None:
     """C16 (c) by unary calls, and with a session after it."""
     ams = ams_service_pb2_grpc.AmsServiceStub(channel)
     request = ams_service_pb2.RegisterAgentRequest()

@@ -1,0 +1,71 @@
+"""Calls an agent's hooks and turns what they return into actions; the same for both ways of connecting.
+
+Owns: what a hook's result means, and what answers for a hook that raised. Leaves to others: where events come from and
+where actions go (`_stdio`, `_direct`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from gagent_py import _actions
+from gagent_py._message import ACLMessage
+
+if TYPE_CHECKING:
+    from gagent_py._actions import Action
+    from gagent_py._agent import Agent
+
+NEVER_ANSWERED = frozenset({"failure", "not-understood", "refuse"})
+"""Acts that nothing answers by itself, or two broken agents would go on for ever."""
+
+
+def start(agent: Agent, config: Mapping[str, Any]) -> list[Action]:
+    """Give the agent its configuration and call `on_start`; what the hook raises passes through."""
+    agent.config = dict(config)
+    agent.system_prompt = config.get("system_prompt", agent.system_prompt)
+    agent.model = config.get("model", agent.model)
+    agent.max_tokens = config.get("max_tokens", agent.max_tokens)
+    agent.max_history = config.get("max_history", agent.max_history)
+    return actions_of(agent.on_start(), "on_start")
+
+
+def message(agent: Agent, msg: ACLMessage) -> list[Action]:
+    """Call `on_message`; what the hook raises passes through."""
+    return actions_of(agent.on_message(msg), "on_message")
+
+
+def tick(agent: Agent) -> list[Action]:
+    """Call `on_tick`; what the hook raises passes through."""
+    return actions_of(agent.on_tick(), "on_tick")
+
+
+def stop(agent: Agent) -> list[Action]:
+    """Call `on_stop`; what the hook raises passes through. Nobody waits for these actions: `noop` is left out."""
+    return [action for action in actions_of(agent.on_stop(), "on_stop") if action["action"] != "noop"]
+
+
+def failed_message(msg: ACLMessage, error: Exception) -> list[Action]:
+    """Return the answer for a message whose hook raised ``error``: a `failure`, where one may be sent.
+
+    The text names the kind of the error only. What an exception says may be a secret, such as a part of an API key.
+    """
+    if msg.performative.lower() in NEVER_ANSWERED or not (msg.sender or msg.reply_to):
+        return [_actions.simple("noop")]
+    return [_actions.reply(msg, "failure", f"internal-error: {type(error).__name__}", {})]
+
+
+def actions_of(result: Any, hook: str) -> list[Action]:
+    """Return the actions that a hook's result stands for, at least one: nothing is `noop`.
+
+    Raises:
+        TypeError: The result is neither None, an action, nor a list of actions.
+    """
+    actions = [] if result is None else list(result) if isinstance(result, (list, tuple)) else [result]
+    for action in actions:
+        if not isinstance(action, dict) or "action" not in action:
+            raise TypeError(
+                f"{hook} returned {type(action).__name__}; expected what self.send, self.reply, self.noop, self.delete,"
+                " self.suspend or self.wake returns, a list of those, or nothing"
+            )
+    return actions or [_actions.simple("noop")]

@@ -1,0 +1,509 @@
+"""The line protocol of script agents, pure: bytes to lines to typed actions, and events to bytes.
+
+Owns: what a line is, what counts as an answer, and what an action may hold. Leaves to others: the child process and
+which event an answer belongs to (`bridge.process`), and what an action does on the bus (`bridge.supervisor`).
+
+A script answers with one JSON object per line. What a line may be:
+
+    {"action":"noop"}                                      one action
+    {"actions":[{"action":"send",...},...],"id":7}         several actions, as `gagent_py` writes them
+    [{"action":"send",...},{"action":"noop"}]              several actions, as a script by hand may write them
+
+`id` is optional and repeats the `id` of the event that is answered. A line that is none of these is noise: it is
+logged and counts for nothing. A line that is an answer, but holds an action that cannot be carried out, still counts
+as the answer; the action becomes a `BadAction`, which does nothing but say why.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, TypeAlias
+
+from gagent_grpc.acl.descriptions import Property, ServiceDescription
+from gagent_grpc.acl.performative import Performative
+from gagent_grpc.errors import UnknownPerformative
+
+DEFAULT_MESSAGE_BYTES = 1_000_000
+"""Message limit that the default line limit is made for, in bytes encoded."""
+MAX_ACTIONS_PER_LINE = 1_000
+"""Most actions that one line may hold."""
+MAX_INTEGER_DIGITS = 1_000
+"""Longest integer in a line; Python's own conversion is quadratic and refuses more than 4,300 digits."""
+EXCERPT_CHARS = 80
+"""Longest piece of a noise line that reaches the log."""
+
+_BOM = b"\xef\xbb\xbf"
+_JSON_BLANKS = b" \t\r\n"
+_HEAD_BYTES = 64
+
+
+def max_line_bytes(message_bytes: int = DEFAULT_MESSAGE_BYTES) -> int:
+    """Return the line limit for a message limit: ASCII escaping makes up to six bytes of one, and keys need room."""
+    return 6 * message_bytes + 64 * 1024
+
+
+def encode_event(event: Mapping[str, Any]) -> bytes:
+    r"""Return ``event`` as one line of ASCII-escaped JSON with one LF.
+
+    Escaped, the line holds no U+2028 or other character that a careless line reader of a script takes for a newline.
+
+    Raises:
+        ValueError: The event holds NaN or an infinity, which JSON does not have.
+    """
+    return json.dumps(event, ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode("ascii") + b"\n"
+
+
+# --- Bytes to lines -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class OverlongLine:
+    """A line over the limit; all but its beginning was dropped."""
+
+    size_bytes: int
+    """Length of the whole line without its newline."""
+    head: bytes
+    """Its first bytes, at most 64."""
+
+
+class LineSplitter:
+    """Cuts a stream of bytes into lines at byte 0x0A and nowhere else, holding at most one line.
+
+    A line over the limit is dropped up to its newline and reported once, at its end, so that what follows is read in
+    step. Each byte is looked at once, however the stream is cut into pieces.
+    """
+
+    __slots__ = ("_buffer", "_limit", "_size")
+
+    def __init__(self, limit: int) -> None:
+        """Start at the beginning of a line.
+
+        Args:
+            limit: Longest line that is returned, in bytes without the newline.
+        """
+        self._limit = limit
+        self._size = 0
+        # The present line up to here; once it is over the limit, only its head.
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes | OverlongLine]:
+        """Return the lines that ``data`` completes, without their newlines."""
+        lines: list[bytes | OverlongLine] = []
+        start = 0
+        while (end := data.find(b"\n", start)) >= 0:
+            self._append(data, start, end)
+            lines.append(self._take())
+            start = end + 1
+        self._append(data, start, len(data))
+        return lines
+
+    def finish(self) -> list[bytes | OverlongLine]:
+        """Return the last line when the stream ended without a newline; no line when it ended with one."""
+        return [self._take()] if self._size else []
+
+    def _append(self, data: bytes, start: int, end: int) -> None:
+        self._size += end - start
+        if self._size > self._limit:
+            end = min(end, start + max(0, _HEAD_BYTES - len(self._buffer)))
+        self._buffer += memoryview(data)[start:end]
+        if self._size > self._limit:
+            del self._buffer[_HEAD_BYTES:]
+
+    def _take(self) -> bytes | OverlongLine:
+        line, size = bytes(self._buffer), self._size
+        self._buffer.clear()
+        self._size = 0
+        return line if size <= self._limit else OverlongLine(size, line)
+
+
+# --- Actions --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Noop:
+    """Nothing to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendAction:
+    """Send one message to each of ``to``. The sender is not here: the bridge stamps it. None means absent."""
+
+    to: tuple[str, ...]
+    """Delivery addresses, at least one, none twice."""
+    performative: Performative
+    content: str | bytes | None = None
+    receivers: tuple[str, ...] = ()
+    """The `receiver` parameter; empty when it is to be ``to``."""
+    reply_to: tuple[str, ...] = ()
+    language: str | None = None
+    encoding: str | None = None
+    ontology: str | None = None
+    protocol: str | None = None
+    conversation_id: str | None = None
+    reply_with: str | None = None
+    in_reply_to: str | None = None
+    reply_by: datetime | None = None
+    """Aware."""
+    user_parameters: Mapping[str, str] = field(default_factory=dict)
+    """Names begin with `X-`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """End the agent: out of DF and AMS, its name and mail freed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suspend:
+    """Suspend the agent: messages wait and ticks stop until it is woken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """Make a suspended agent active again; nothing happens to an active one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """Offer these services in the DF, in the place of what was registered before."""
+
+    services: tuple[ServiceDescription, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Deregister:
+    """Withdraw the agent's entries from the DF."""
+
+
+@dataclass(frozen=True, slots=True)
+class BadAction:
+    """An action that cannot be carried out. It does nothing, and the line it is in counts all the same."""
+
+    reason: str
+    """What is wrong and what is expected; without the content of a message."""
+
+
+Action: TypeAlias = Noop | SendAction | Delete | Suspend | Wake | Register | Deregister | BadAction
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A line that answers an event."""
+
+    actions: tuple[Action, ...]
+    """At least one."""
+    id: int | str | None = None
+    """The `id` of the event as the script repeats it; None when it does not."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether no action does anything."""
+        return all(isinstance(action, Noop | BadAction) for action in self.actions)
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """A line that is no answer, such as a progress bar or a debugging print."""
+
+    reason: str
+    excerpt: str
+    """Its beginning in printable ASCII, or in hex where it is not UTF-8."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blank:
+    """A line of nothing but blanks."""
+
+
+# --- Lines to actions -----------------------------------------------------------------------------------------------
+
+
+def parse_line(line: bytes | OverlongLine) -> Answer | Noise | Blank:
+    """Return what a script's line means. Never raises, whatever the line holds.
+
+    A BOM at the beginning and a CR at the end are tolerated. The JSON is read strictly: what holds NaN, an infinity,
+    a key twice or an endless integer is a `BadAction` where it has an `action`, since its script meant to answer.
+    """
+    if isinstance(line, OverlongLine):
+        return _judge_overlong(line)
+    text = line.removeprefix(_BOM).strip(_JSON_BLANKS)
+    if not text:
+        return Blank()
+    if text[0] not in b"{[":
+        return Noise("not a JSON object", _excerpt(text))
+    defects: list[str] = []
+    try:
+        value = _load(text.decode("utf-8"), defects)
+    except UnicodeDecodeError as error:
+        around = text[max(0, error.start - 8) : error.start + 8]
+        return Noise(f"not UTF-8 at byte {error.start}", f"... {around.hex(' ')} ...")
+    except RecursionError:
+        return Noise("JSON nested too deeply", _excerpt(text))
+    except ValueError as error:
+        return Noise(f"not JSON: {error}", _excerpt(text))
+    found = _find_actions(value)
+    if found is None:
+        return Noise("JSON without `action`", _excerpt(text))
+    if defects:
+        return Answer((BadAction(f"not strict JSON: {defects[0]}"),), _find_id(value))
+    return Answer(found or (Noop(),), _find_id(value))
+
+
+def _judge_overlong(line: OverlongLine) -> Answer | Noise:
+    # Something that begins like an answer is taken for one: were it noise, the event would wait for its time-out.
+    reason = f"a line of {line.size_bytes:,} bytes is over the limit and was dropped"
+    if line.head.removeprefix(_BOM).lstrip(_JSON_BLANKS)[:1] in (b"{", b"["):
+        return Answer((BadAction(reason),))
+    return Noise(reason, _excerpt(line.head))
+
+
+def _load(text: str, defects: list[str]) -> Any:
+    """Parse JSON and note in ``defects`` the first thing that Python takes and strict JSON does not."""
+
+    def note(defect: str) -> None:
+        if not defects:
+            defects.append(defect)
+
+    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        value: dict[str, Any] = {}
+        for key, item in items:
+            if key in value:
+                note(f"the key {_shown(key)} comes twice")
+            value[key] = item
+        return value
+
+    def constant(name: str) -> None:
+        note(f"{name} is not a JSON value")
+
+    def number(digits: str) -> float:
+        value = float(digits)
+        if not math.isfinite(value):
+            note("a number is too large")
+        return value
+
+    def integer(digits: str) -> int:
+        if len(digits) > MAX_INTEGER_DIGITS:
+            note(f"an integer of {len(digits):,} digits")
+            return 0
+        return int(digits)
+
+    return json.loads(text, object_pairs_hook=pairs, parse_constant=constant, parse_float=number, parse_int=integer)
+
+
+def _find_actions(value: Any) -> tuple[Action, ...] | None:
+    """Return the actions of a parsed line; None when it is no answer."""
+    if isinstance(value, dict):
+        if "action" in value:
+            return (_parse_action(value),)
+        if "actions" not in value:
+            return None
+        several = value["actions"]
+        if not isinstance(several, list):
+            return (BadAction(f"`actions` is {_kind(several)}, not a list of actions"),)
+    elif isinstance(value, list) and value and all(isinstance(item, dict) and "action" in item for item in value):
+        several = value
+    else:
+        return None
+    if len(several) > MAX_ACTIONS_PER_LINE:
+        return (BadAction(f"{len(several):,} actions in one line; at most {MAX_ACTIONS_PER_LINE:,}"),)
+    return tuple(_parse_action(item) for item in several)
+
+
+def _find_id(value: Any) -> int | str | None:
+    for holder in value if isinstance(value, list) else (value,):
+        found = holder.get("id")
+        if isinstance(found, int | str) and not isinstance(found, bool):
+            return found
+    return None
+
+
+class _Unusable(Exception):
+    """Why an action cannot be carried out; ends the parsing of this one action."""
+
+
+def _parse_action(value: Any) -> Action:
+    if not isinstance(value, dict) or "action" not in value:
+        return BadAction(f"an entry of `actions` is {_kind(value)}, not an object with `action`")
+    word = value["action"]
+    parse = _PARSERS.get(word) if isinstance(word, str) else None
+    if parse is None:
+        return BadAction(f"unknown action {_shown(word)}; expected one of: {', '.join(_PARSERS)}")
+    try:
+        return parse(value)
+    except _Unusable as error:
+        return BadAction(f"{word}: {error}")
+
+
+def _parse_send(value: dict[str, Any]) -> SendAction:
+    message = value.get("msg")
+    to = _names(value, "to")
+    if message is None:
+        raise _Unusable("missing `msg`" if to else "missing `to`")
+    if not isinstance(message, dict):
+        raise _Unusable(f"`msg` is {_kind(message)}, not an object")
+    receivers = _names(message, "receivers")
+    # As on the wire, the receivers of the body say where it goes when nothing else does.
+    to = to or receivers
+    if not to:
+        raise _Unusable("missing `to`")
+    act = _text(message, "performative")
+    if act is None:
+        raise _Unusable("missing `msg.performative`")
+    try:
+        performative = Performative.parse(act)
+    except UnknownPerformative as error:
+        raise _Unusable(f"unknown performative {_shown(act)}; expected one of: {error.expected}") from None
+    return SendAction(
+        to=to,
+        performative=performative,
+        content=_content(message),
+        receivers=receivers,
+        reply_to=_names(message, "reply_to"),
+        language=_text(message, "language"),
+        encoding=_text(message, "encoding"),
+        ontology=_text(message, "ontology"),
+        protocol=_text(message, "protocol"),
+        conversation_id=_text(message, "conversation_id"),
+        reply_with=_text(message, "reply_with"),
+        in_reply_to=_text(message, "in_reply_to"),
+        reply_by=_time(message, "reply_by"),
+        user_parameters={
+            key: text
+            for key in message
+            if key[:2] in ("X-", "x-") and (text := _text(message, _encodable(key, "a key of `msg`"))) is not None
+        },
+    )
+
+
+def _parse_register(value: dict[str, Any]) -> Register:
+    services = value.get("services")
+    if not isinstance(services, list) or not services:
+        raise _Unusable("`services` must be a list with at least one service")
+    return Register(tuple(_service(item) for item in services))
+
+
+def _service(value: Any) -> ServiceDescription:
+    if isinstance(value, str):
+        value = {"type": value}
+    if not isinstance(value, dict):
+        raise _Unusable(f"an entry of `services` is {_kind(value)}, not a service type or an object with `type`")
+    type_ = _text(value, "type")
+    if not type_:
+        raise _Unusable("a service without `type`")
+    properties = value.get("properties") or {}
+    if not isinstance(properties, dict):
+        raise _Unusable(f"`properties` is {_kind(properties)}, not an object")
+    return ServiceDescription(
+        name=_text(value, "name"),
+        type=type_,
+        protocols=frozenset(_names(value, "protocols")),
+        ontologies=frozenset(_names(value, "ontologies")),
+        languages=frozenset(_names(value, "languages")),
+        ownership=_text(value, "ownership"),
+        properties=tuple(
+            Property(_encodable(key, "a key of `properties`"), _text(properties, key)) for key in properties
+        ),
+    )
+
+
+_PARSERS: dict[str, Callable[[dict[str, Any]], Action]] = {
+    "noop": lambda _: Noop(),
+    "send": _parse_send,
+    "delete": lambda _: Delete(),
+    "suspend": lambda _: Suspend(),
+    "wake": lambda _: Wake(),
+    "register": _parse_register,
+    "deregister": lambda _: Deregister(),
+}
+
+
+def _encodable(text: str, what: str) -> str:
+    # JSON can write half a surrogate pair, which is no character: it could not be encoded on its way to the bus.
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise _Unusable(f"{what} holds a lone surrogate") from None
+    return text
+
+
+def _text(holder: Mapping[str, Any], key: str) -> str | None:
+    value = holder.get(key)
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise _Unusable(f"`{key}` is {_kind(value)}, not a text")
+    return _encodable(value, f"`{key}`")
+
+
+def _names(holder: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    value = holder.get(key)
+    if value is None:
+        return ()
+    names = value if isinstance(value, list) else [value]
+    for name in names:
+        if not isinstance(name, str) or not name:
+            raise _Unusable(f"`{key}` holds {_kind(name)}; expected a name or a list of names")
+        _encodable(name, f"`{key}`")
+    return tuple(dict.fromkeys(names))
+
+
+def _content(message: Mapping[str, Any]) -> str | bytes | None:
+    text = _text(message, "content")
+    encoded = _text(message, "content_base64")
+    if encoded is None:
+        return text
+    if text is not None:
+        raise _Unusable("`content` and `content_base64` exclude each other")
+    try:
+        return base64.b64decode(encoded, validate=True)
+    except (binascii.Error, ValueError):
+        raise _Unusable("`content_base64` is not base64") from None
+
+
+def _time(message: Mapping[str, Any], key: str) -> datetime | None:
+    text = _text(message, key)
+    if text is None:
+        return None
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        time = None
+    if time is None or time.tzinfo is None:
+        raise _Unusable(f"`{key}` is {_shown(text)}; expected ISO 8601 with a zone, such as 2026-12-31T23:59:59Z")
+    return time
+
+
+def _kind(value: Any) -> str:
+    """Name the JSON type of a value; the value itself may be the content of a message."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "a boolean"
+        case int() | float():
+            return "a number"
+        case "":
+            return "an empty text"
+        case str():
+            return "a text"
+        case list():
+            return "a list"
+        case _:
+            return "an object"
+
+
+def _shown(value: Any) -> str:
+    if not isinstance(value, str):
+        return _kind(value)
+    return ascii(value if len(value) <= 40 else value[:37] + "...")
+
+
+def _excerpt(line: bytes) -> str:
+    text = line[:EXCERPT_CHARS].decode("utf-8", errors="replace")
+    return ascii(text)[1:-1][:EXCERPT_CHARS]

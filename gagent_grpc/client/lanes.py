@@ -1,0 +1,169 @@
+"""Runs handlers: in order within a lane, lanes side by side up to a bound.
+
+Owns: lanes, the tasks that work on them, and what a lane does while one of its messages is on its way back. Leaves to
+others: what a handler does (given as `run`), settling on the wire (`client.session`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Container
+
+import structlog
+
+log = structlog.get_logger(__name__)
+
+Lane = tuple[str, str]
+"""(sender, conversation id): messages of one lane are handled one after the other."""
+
+
+class Job:
+    """One delivery that is to be handled."""
+
+    __slots__ = ("delivery", "key", "lane", "sequence")
+
+    def __init__(self, delivery: object, sequence: int, key: tuple[str, str], lane: Lane) -> None:
+        self.delivery = delivery
+        self.sequence = sequence
+        """Number in the mailbox; 0 once the delivery is no longer this agent's to settle."""
+        self.key = key
+        """(sender, message id): what makes it the same message when it comes again."""
+        self.lane = lane
+
+
+_JOBS_IN_A_ROW = 128
+"""Jobs after which a worker lets others have a turn."""
+
+
+class Lanes:
+    """Lanes with work, and the workers on them.
+
+    ``run`` handles one job, raises nothing, and returns whether the lane may go on: False when the job is on its way
+    back to the bus, which holds its lane until `returned` names what else came back.
+    """
+
+    def __init__(self, run: Callable[[Job], Awaitable[bool]], *, concurrency: int) -> None:
+        self._run = run
+        self._concurrency = concurrency
+        self._lanes: dict[Lane, deque[Job]] = {}
+        self._ready: deque[Lane] = deque()
+        self._stopped: set[Lane] = set()
+        self._workers: set[asyncio.Task[None]] = set()
+        self._unstarted = 0
+        self._closed = False
+
+    def add(self, jobs: list[Job]) -> None:
+        """Take deliveries in the order in which they came; nothing is taken after `close`."""
+        if self._closed:
+            return
+        lanes = self._lanes
+        for job in jobs:
+            lane = lanes.get(job.lane)
+            if lane is None:
+                lanes[job.lane] = deque((job,))
+                self._ready.append(job.lane)
+            else:
+                lane.append(job)
+        if self._ready:
+            self._hire()
+
+    def returned(self, sequences: frozenset[int]) -> None:
+        """Drop deliveries that count as returned; the lanes that waited for this word go on."""
+        for key in list(self._stopped):
+            lane = self._lanes[key]
+            if lane[0].sequence not in sequences:
+                continue
+            self._stopped.discard(key)
+            kept = deque(job for job in lane if job.sequence not in sequences)
+            if kept:
+                self._lanes[key] = kept
+                self._ready.append(key)
+            else:
+                del self._lanes[key]
+        if self._ready:
+            self._hire()
+
+    def forget_waiting(self, *, held: Container[int] = frozenset()) -> None:
+        """Drop every delivery that no handler has begun: the session is over and they come again.
+
+        A lane that waits for the return of a job goes on waiting when the new session still has the job in ``held``.
+        """
+        dropped = set(self._ready)
+        dropped.update(key for key in self._stopped if self._lanes[key][0].sequence not in held)
+        # What is left has a handler, or waits for a return.
+        self._lanes = {key: deque((lane[0],)) for key, lane in self._lanes.items() if key not in dropped}
+        self._stopped -= dropped
+        self._ready.clear()
+
+    def close(self) -> None:
+        """Begin no handler any more: what waits, and what still comes, is for the next session."""
+        self._closed = True
+        self.forget_waiting()
+
+    def reopen(self) -> None:
+        """Take deliveries again, for a new session."""
+        self._closed = False
+
+    def has_worker(self, task: asyncio.Task[object] | None) -> bool:
+        """Whether ``task`` is one that runs handlers."""
+        return task in self._workers
+
+    async def aclose(self) -> None:
+        """Cancel every handler and wait for its end. Idempotent."""
+        while self._workers:
+            workers = list(self._workers)
+            for worker in workers:
+                worker.cancel()
+            await asyncio.gather(*workers, return_exceptions=True)
+            self._workers.difference_update(workers)
+        self._lanes.clear()
+        self._ready.clear()
+        self._stopped.clear()
+        # One that was cancelled before its first step has not counted itself.
+        self._unstarted = 0
+
+    def _hire(self) -> None:
+        """See to one more worker; each one that begins sees to the next, so handlers that never wait need just one."""
+        if self._unstarted == 0 and len(self._workers) < self._concurrency:
+            self._unstarted += 1
+            worker = asyncio.create_task(self._work())
+            self._workers.add(worker)
+            worker.add_done_callback(self._leave)
+
+    def _leave(self, worker: asyncio.Task[None]) -> None:
+        self._workers.discard(worker)
+        error = None if worker.cancelled() else worker.exception()
+        if error is not None:
+            # Never seen, and if it is, it must be heard of: the lane in hand stands still.
+            log.error("a worker failed", exc_info=error)
+
+    async def _work(self) -> None:
+        self._unstarted -= 1
+        done = 0
+        while self._ready:
+            done += 1
+            if done % _JOBS_IN_A_ROW == 0:
+                # Handlers that never wait would keep the loop from the writer, and the bus from their settles.
+                await asyncio.sleep(0)
+            if not self._ready:
+                break
+            key = self._ready.popleft()
+            if self._ready:
+                self._hire()
+            go_on = await self._run(self._lanes[key][0])
+            lane = self._lanes[key]
+            if go_on:
+                lane.popleft()
+                if lane:
+                    # To the end of the line, so that a busy lane does not keep the others waiting.
+                    self._ready.append(key)
+                else:
+                    del self._lanes[key]
+            else:
+                self._stopped.add(key)
+        # Here and not only when the task is done, which is a turn of the loop later: what is added in between needs
+        # another worker.
+        worker = asyncio.current_task()
+        if worker is not None:
+            self._workers.discard(worker)

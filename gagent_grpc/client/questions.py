@@ -1,0 +1,109 @@
+"""Requests that wait for their answers, and which of them an answer is for.
+
+Owns: matching by reply-with, and by conversation for agents that do not know it. Leaves to others: sending
+(`client.outbox`), what an answer means to whoever asked (`client.agent`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from gagent_grpc.acl.message import ACLMessage
+from gagent_grpc.acl.performative import EXPECTS_ANSWER
+from gagent_grpc.client.message import Receipt, Received
+from gagent_grpc.client.outbox import Sending
+from gagent_grpc.errors import BusError, DeliveryRefused
+
+
+class Question(Sending):
+    """One request: over with its answer, or with a refusal to deliver it. Acceptance alone changes nothing."""
+
+    __slots__ = ("answer", "asked", "conversation_id", "message", "reply_with")
+
+    def __init__(self, message: ACLMessage, platform: str) -> None:
+        """Ask ``message``, which has `reply_with` and `conversation_id`; agents of ``platform`` have bare names."""
+        self.answer: asyncio.Future[Received] = asyncio.get_running_loop().create_future()
+        super().__init__(1, self.answer)
+        self.message = message
+        self.reply_with = message.reply_with or ""
+        self.conversation_id = message.conversation_id or ""
+        self.asked = frozenset(one.name.removesuffix(f"@{platform}") for one in message.receivers)
+        """Names of those who are asked."""
+
+    def _conclude(self) -> None:
+        refused = [one for _, one in self.refusals if not one.delivered]
+        if refused:
+            self.answer.set_exception(refusal(refused, self.message))
+            # Whoever gave up waiting does not want to hear of it from the loop.
+            self.answer.exception()
+
+
+class Questions:
+    """The questions of one agent that have no answer yet, oldest first."""
+
+    def __init__(self) -> None:
+        self._by_reply_with: dict[str, list[Question]] = {}
+        self._by_conversation: dict[str, list[Question]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._by_reply_with)
+
+    def add(self, question: Question) -> None:
+        """Expect an answer."""
+        self._by_reply_with.setdefault(question.reply_with, []).append(question)
+        self._by_conversation.setdefault(question.conversation_id, []).append(question)
+
+    def discard(self, question: Question) -> None:
+        """Expect none any more. Idempotent."""
+        for table, key in (
+            (self._by_reply_with, question.reply_with),
+            (self._by_conversation, question.conversation_id),
+        ):
+            waiting = table.get(key, [])
+            if question in waiting:
+                waiting.remove(question)
+                if not waiting:
+                    del table[key]
+
+    def fail(self, error: BusError) -> None:
+        """No answer will come any more: there will be no session."""
+        for waiting in self._by_reply_with.values():
+            for question in waiting:
+                question.fail(error)
+
+    def find(self, act: int, sender: str, in_reply_to: str, conversation_id: str) -> Question | None:
+        """Return the question that a message answers; None when it answers none.
+
+        Where several share a mark, the oldest one to this sender is meant, else the oldest: somebody else may answer in
+        the place of who was asked.
+
+        Args:
+            act: FIPA code of the message's act.
+            sender: Its sender; the bare name for an agent of this platform.
+            in_reply_to: Its `in-reply-to`; "" when absent.
+            conversation_id: Its `conversation-id`; "" when absent.
+        """
+        if in_reply_to:
+            waiting = self._by_reply_with.get(in_reply_to)
+            return _oldest(waiting, sender) or waiting[0] if waiting else None
+        if not conversation_id or act in EXPECTS_ANSWER:
+            return None
+        # Simple agents answer within the conversation and know no in-reply-to. A conversation that the caller named may
+        # hold other messages, so there only the one who was asked can mean the answer.
+        waiting = self._by_conversation.get(conversation_id)
+        if not waiting:
+            return None
+        return _oldest(waiting, sender) or next((one for one in waiting if one.reply_with == conversation_id), None)
+
+
+def _oldest(waiting: list[Question], sender: str) -> Question | None:
+    return next((one for one in waiting if sender in one.asked), None)
+
+
+def refusal(refused: list[Receipt], message: ACLMessage) -> DeliveryRefused:
+    """Return the error that says whom a message did not reach."""
+    first = refused[0]
+    receiver = first.receiver or ", ".join(one.name for one in message.receivers) or "(no receiver)"
+    made = DeliveryRefused(first.outcome.name, receiver, first.detail, first.retry_after)
+    made.receipts = tuple(refused)
+    return made

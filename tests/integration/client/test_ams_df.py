@@ -1,0 +1,142 @@
+"""AMS and DF as an agent, and as nobody in particular, calls them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gagent_grpc import (
+    AgentAlreadyRegistered,
+    AgentNotRegistered,
+    AMSAgentDescription,
+    BusUnreachable,
+    DFAgentDescription,
+    InvalidName,
+    LifeCycleState,
+    MissingParameter,
+    Operator,
+    PreconditionFailed,
+    Property,
+    ServiceDescription,
+    Unauthorised,
+    UnrecognisedParameterValue,
+)
+from gagent_grpc.testing import running_bus
+
+pytestmark = pytest.mark.timeout(30)
+
+
+async def test_what_an_agent_offers_is_found_while_it_is_there(agents: Any) -> None:
+    weather = ServiceDescription(name="w", type="weather", properties=(Property("city", "Brno"),))
+    bob = await agents("bob", services=["summarise", weather])
+    alice = await agents("alice")
+    (found,) = await alice.df.search("weather")
+    assert found.name == "bob@local"
+    assert found.services == (ServiceDescription(name="summarise", type="summarise"), weather)
+    assert await alice.df.search(ServiceDescription(properties=(Property("city", "Praha"),))) == []
+    assert await alice.df.search_all(DFAgentDescription(name="bob")) == [found]
+    await bob.aclose()
+    assert await alice.df.search_all() == []
+
+
+async def test_a_search_returns_as_many_as_are_asked_for_oldest_first(agents: Any) -> None:
+    for name in ("c", "a", "b"):
+        await agents(name, services=["x"])
+    alice = await agents("alice")
+    assert [one.name for one in await alice.df.search("x")] == ["c@local"]
+    assert [one.name for one in await alice.df.search("x", max_results=2)] == ["c@local", "a@local"]
+    assert [one.name for one in await alice.df.search_all("x")] == ["c@local", "a@local", "b@local"]
+    with pytest.raises(UnrecognisedParameterValue):
+        await alice.df.search("x", max_results=0)
+    with pytest.raises(UnrecognisedParameterValue):
+        await alice.ams.search(max_results=0)
+
+
+async def test_a_df_entry_is_registered_and_deregistered(agents: Any) -> None:
+    alice, _ = await agents("alice"), await agents("bob")
+    with pytest.raises(AgentNotRegistered) as missing:
+        await alice.df.deregister()
+    assert missing.value.where == "DF"
+    entry = await alice.df.register("x")
+    assert (entry.name, entry.services) == ("alice@local", (ServiceDescription(name="x", type="x"),))
+    with pytest.raises(AgentAlreadyRegistered) as taken:
+        await alice.df.register("y")
+    assert taken.value.where == "DF"
+    with pytest.raises(Unauthorised):
+        await alice.df.register(DFAgentDescription(name="bob", services=(ServiceDescription(type="x"),)))
+    await alice.df.deregister()
+    with pytest.raises(MissingParameter) as absent:
+        await alice.df.register(ServiceDescription(name="no type"))
+    assert absent.value.parameter == "type"
+
+
+async def test_offering_replaces_what_was_offered(agents: Any) -> None:
+    alice = await agents("alice", services=["x"])
+    await alice.offer(["y"])
+    assert await alice.df.search("x") == []
+    assert [one.name for one in await alice.df.search("y")] == ["alice@local"]
+    await alice.offer([])
+    assert await alice.df.search_all() == []
+    await alice.offer(["z"])
+    assert len(await alice.df.search("z")) == 1
+
+
+async def test_a_name_is_registered_without_a_session_and_freed(agents: Any) -> None:
+    alice = await agents("alice")
+    assert await alice.ams.register("later") is False
+    assert await alice.ams.register("later") is True
+    (entry,) = await alice.ams.search(AMSAgentDescription(name="later"))
+    assert (entry.name, entry.connected, entry.description.state) == ("later@local", False, LifeCycleState.INITIATED)
+    await alice.send("later", "inform", "waits")
+    (entry,) = await alice.ams.search(AMSAgentDescription(name="later"))
+    assert entry.mailbox_messages == 1
+    await alice.ams.deregister("later")
+    with pytest.raises(AgentNotRegistered, match="later") as raised:
+        await alice.ams.deregister("later")
+    assert (raised.value.name, raised.value.where) == ("later", "AMS")
+    with pytest.raises(InvalidName):
+        await alice.ams.register("no blanks")
+    with pytest.raises(Unauthorised):
+        await alice.ams.register("ams")
+    with pytest.raises(AgentAlreadyRegistered):
+        await alice.ams.register("alice")
+
+
+async def test_states_are_changed(agents: Any) -> None:
+    alice = await agents("alice", ownership="us", ephemeral=True)
+    await agents("bob")
+    assert await alice.ams.suspend("bob") is LifeCycleState.SUSPENDED
+    assert await alice.ams.resume("bob") is LifeCycleState.ACTIVE
+    await alice.ams.register("early")
+    await alice.ams.terminate("early")
+    with pytest.raises(AgentNotRegistered):
+        await alice.ams.suspend("early")
+    assert [one.name for one in await alice.ams.search_all()] == ["bob@local"]
+    (me,) = await alice.ams.search(AMSAgentDescription(name="alice"))
+    assert (me.ephemeral, me.description.ownership, me.connected) == (True, "us", True)
+
+
+async def test_an_operator_calls_in_the_name_of_nobody(bus: Any, agents: Any) -> None:
+    await agents("alice", services=["x"])
+    async with Operator(f"127.0.0.1:1,{bus.address}") as operator:
+        assert operator.endpoint == bus.address
+        assert [one.name for one in await operator.ams.search_all()] == ["alice@local"]
+        assert [one.name for one in await operator.df.search("x")] == ["alice@local"]
+        assert await operator.ams.suspend("alice") is LifeCycleState.SUSPENDED
+        with pytest.raises(Unauthorised):
+            await operator.df.register("x")
+    with pytest.raises(PreconditionFailed, match="not open"):
+        await operator.ams.search_all()
+    with pytest.raises(BusUnreachable, match=r"No bus at 127.0.0.1:1\. Start one"):
+        async with Operator("127.0.0.1:1"):
+            pass
+
+
+async def test_a_bus_that_is_gone_says_so() -> None:
+    async with running_bus() as bus:
+        operator = Operator(bus.address, timeout=5)
+        await operator.__aenter__()
+    with pytest.raises(BusUnreachable):
+        await operator.ams.search_all()
+    await operator.__aexit__(None, None, None)

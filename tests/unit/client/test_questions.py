@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+from gagent_grpc.acl.message import ACLMessage, identifiers
+from gagent_grpc.acl.performative import Performative
+from gagent_grpc.client.questions import Question, Questions
+
+INFORM = int(Performative.INFORM)
+
+
+def asked(questions: Questions, to: str, reply_with: str, conversation_id: str) -> Question:
+    message = ACLMessage(
+        Performative.REQUEST, receivers=identifiers(to), reply_with=reply_with, conversation_id=conversation_id
+    )
+    question = Question(message, "local")
+    questions.add(question)
+    return question
+
+
+async def test_an_answer_belongs_to_the_mark_that_it_names() -> None:
+    questions = Questions()
+    one, two = asked(questions, "bob", "1", "1"), asked(questions, "bob", "2", "2")
+    assert questions.find(INFORM, "bob", "1", "") is one
+    assert questions.find(INFORM, "bob", "2", "1") is two
+    assert questions.find(INFORM, "bob", "3", "1") is None
+    assert questions.find(INFORM, "carol", "1", "") is one
+
+
+async def test_without_a_mark_the_conversation_counts_and_another_question_is_no_answer() -> None:
+    questions = Questions()
+    own, named = asked(questions, "bob", "1", "1"), asked(questions, "bob@local", "2", "c")
+    assert questions.find(INFORM, "carol", "", "1") is own
+    assert questions.find(INFORM, "bob", "", "c") is named
+    assert questions.find(INFORM, "carol", "", "c") is None
+    assert questions.find(INFORM, "bob", "", "") is None
+    assert questions.find(int(Performative.QUERY_IF), "bob", "", "c") is None
+
+
+async def test_under_one_mark_the_oldest_to_the_sender_is_meant_else_the_oldest() -> None:
+    questions = Questions()
+    first, second, third = (asked(questions, to, "q", "c") for to in ("bob", "carol", "bob"))
+    assert questions.find(INFORM, "carol", "q", "") is second
+    assert questions.find(INFORM, "bob", "q", "") is first
+    assert questions.find(INFORM, "ams", "q", "") is first
+    questions.discard(first)
+    questions.discard(first)
+    assert questions.find(INFORM, "bob", "q", "") is third
+    questions.discard(second)
+    questions.discard(third)
+    assert not questions
