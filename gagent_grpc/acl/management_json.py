@@ -203,7 +203,9 @@ def service_from_json(value: object, *, field: str = "") -> ServiceDescription:
         for item in held if isinstance(held, list) else [held]:
             if item is not None and not isinstance(item, str):
                 raise _wrong(_join(path, name), "a string, null, or a list of them", item)
-            found.append(Property(name, item))
+            if item is not None:
+                _string(item, _join(path, _shown_key(name)))
+            found.append(Property(_string(name, _join(path, _shown_key(name))), item))
     return ServiceDescription(
         name=_text(data, "name", field),
         type=_text(data, "type", field),
@@ -242,22 +244,40 @@ def _object(value: object, field: str, what: str, keys: tuple[str, ...]) -> Json
     for key in value:
         if key not in keys:
             raise InvalidArgument(
-                f"{field or what}: unknown key {str(key)[:80]!r}; expected one of: {', '.join(keys)}",
-                field=_join(field, str(key)),
+                f"{field or what}: unknown key {str(key)[:80]!a}; expected one of: {', '.join(keys)}",
+                field=_join(field, _shown_key(str(key))),
             )
     return value
 
 
 def _text(data: Json, key: str, field: str) -> str | None:
     value = data.get(key)
-    if value is not None and not isinstance(value, str):
-        raise _wrong(_join(field, key), "a string", value)
+    if value is None:
+        return None
+    return _string(value, _join(field, key))
+
+
+def _shown_key(key: str) -> str:
+    """Return a key as a path may show it: short, and valid Unicode itself."""
+    return key[:80].encode("utf-8", "replace").decode()
+
+
+def _string(value: object, path: str) -> str:
+    """Return ``value`` when it is a text that can travel and be stored: JSON can also write half of a surrogate pair."""
+    if not isinstance(value, str):
+        raise _wrong(path, "a string", value)
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InvalidArgument(f"{path} must be valid Unicode, not half of a surrogate pair", field=path) from None
     return value
 
 
 def _aid(data: Json, field: str) -> str | None:
-    name = _text(data, "name", field)
+    name = data.get("name")
     if name is not None:
+        if not isinstance(name, str):
+            raise _wrong(_join(field, "name"), "a string", name)
         try:
             split_aid(name)
         except InvalidName as exc:
@@ -272,10 +292,7 @@ def _texts(data: Json, key: str, field: str) -> frozenset[str]:
     path = _join(field, key)
     if not isinstance(value, list):
         raise _wrong(path, "a list of strings", value)
-    for i, item in enumerate(value):
-        if not isinstance(item, str):
-            raise _wrong(f"{path}[{i}]", "a string", item)
-    return frozenset(value)
+    return frozenset(_string(item, f"{path}[{i}]") for i, item in enumerate(value))
 
 
 def _integer(data: Json, key: str, field: str, default: int) -> int:

@@ -15,6 +15,9 @@ from gagent_grpc.acl.performative import Performative
 
 _NO_PARAMETERS: Mapping[str, str] = {}
 
+AUTOMATIC = "X-automatic"
+"""User parameter, "true" in what a program and no agent answered: a failure or not-understood that nobody composed."""
+
 PARAMETERS = (
     "performative",
     "sender",

@@ -314,3 +314,32 @@ def test_any_json_is_read_or_refused_and_nothing_else(value: object) -> None:
         # Any other exception fails the test.
         with contextlib.suppress(InvalidArgument):
             read(value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        r'{"action":"register","description":{"name":"z","ownership":"\ud800"}}',
+        r'{"action":"search","description":{"name":"z\udfff"}}',
+    ],
+)
+def test_half_of_a_surrogate_pair_is_refused_by_the_ams(text: str) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        parse_request(text, actor="ams@local")
+    str(refused.value).encode()
+
+
+@pytest.mark.parametrize(
+    "services",
+    [
+        r'[{"type":"p\ud800"}]',
+        r'[{"type":"p","languages":["\ud800"]}]',
+        r'[{"type":"p","properties":{"k":"\ud800"}}]',
+        r'[{"type":"p","properties":{"\ud800":"v"}}]',
+        r'[{"type":"p","\ud800":"v"}]',
+    ],
+)
+def test_half_of_a_surrogate_pair_is_refused_by_the_df(services: str) -> None:
+    with pytest.raises(InvalidArgument, match=r"Unicode|unknown key") as refused:
+        parse_request('{"action":"register","description":{"services":' + services + "}}", actor="df@local")
+    str(refused.value).encode()
