@@ -11,6 +11,8 @@ INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
 PROTO_VENV := .venv-proto
 PROTO_INSTALLED := $(PROTO_VENV)/.installed
+PYTHON_CHECK = test -n "$(PYTHON)" && "$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	{ echo "Python 3.11 or newer is needed; '$(PYTHON)' is not one. Say make PYTHON=/path/to/python3"; exit 1; }
 SOURCES := gagent_grpc agent_scripts/python scripts tests
 
 .PHONY: help demo test test-one check format format-check lint types layers proto proto-lint proto-check bench clean
@@ -67,18 +69,19 @@ clean:  ## Remove what the targets above made
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(INSTALLED): pyproject.toml
-	@test -n "$(PYTHON)" || { echo "No Python 3.11 or newer was found. Install one, or say make PYTHON=/path/to/python3"; exit 1; }
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable .
+	@$(PYTHON_CHECK)
+	@echo "Installing into $(VENV); the first time takes about a minute."
+	@$(PYTHON) -m venv --clear $(VENV)
+	@$(BIN)/python -m pip install --quiet --editable .
 	@touch $@
 
 $(INSTALLED_DEV): $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	@touch $@
 
 # The generators live apart: their versions are the oldest that the package supports, and are pinned.
 $(PROTO_INSTALLED): Makefile
-	@test -n "$(PYTHON)" || { echo "No Python 3.11 or newer was found."; exit 1; }
-	$(PYTHON) -m venv $(PROTO_VENV)
+	@$(PYTHON_CHECK)
+	$(PYTHON) -m venv --clear $(PROTO_VENV)
 	$(PROTO_VENV)/bin/python -m pip install --quiet grpcio-tools==1.80.0 mypy-protobuf==5.1.0
 	@touch $@
