@@ -36,7 +36,7 @@ class BusLimits:
     """Unsettled bytes in one mailbox."""
     total_mail_bytes: int = 1024 * MIB
     """Unsettled bytes in all mailboxes together, so that many idle agents cannot fill the memory."""
-    window_messages: int = 1_024
+    window_messages: int = 4_096
     """Unsettled deliveries of one session when its hello names no window."""
     window_bytes: int = 8 * MIB
     """Unsettled bytes of one session when its hello names no window."""
@@ -86,7 +86,7 @@ class ClientLimits:
 
     concurrency: int = 64
     """Handlers that run at the same time; messages of one lane never do."""
-    window_messages: int = 1_024
+    window_messages: int = 4_096
     """Unsettled deliveries that the agent takes at most."""
     window_bytes: int = 8 * MIB
     """Unsettled bytes that the agent takes at most."""

@@ -38,6 +38,7 @@ and never the content of a message.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import ClassVar
 
 DOMAIN = "gagent.v1"
@@ -363,17 +364,23 @@ class AnswerTimeout(BusError):
     """No answer came in time.
 
     Attributes:
+        whom: Who was asked.
         seconds: How long was waited.
+        hint: Why no answer came, in words; "" when it is not known.
     """
 
     act = "failure"
     reason = "timeout"
     status = "DEADLINE_EXCEEDED"
 
-    def __init__(self, whom: str, seconds: float) -> None:
-        super().__init__(f"{whom}: no answer within {seconds:g} s")
+    def __init__(self, whom: str, seconds: float, hint: str = "") -> None:
+        super().__init__(f"{whom}: no answer within {seconds:g} s" + (f"; {hint}" if hint else ""))
         self.whom = whom
         self.seconds = seconds
+        self.hint = hint
+
+    def details(self) -> dict[str, str]:
+        return {"whom": self.whom, "seconds": f"{self.seconds:g}", "hint": self.hint}
 
 
 class ConversationFailed(BusError):
@@ -425,6 +432,14 @@ class ConfigurationError(BusError):
     status = "FAILED_PRECONDITION"
 
 
+def first_error(group: BaseExceptionGroup[BusError]) -> BusError:
+    """Return the first error of what ``except* BusError`` caught: a group, which may hold groups."""
+    found = group.exceptions[0]
+    while isinstance(found, BaseExceptionGroup):
+        found = found.exceptions[0]
+    return found
+
+
 def restore(code: str, text: str, details: dict[str, str]) -> BusError:
     """Return the error that another process raised, from what travelled of it.
 
@@ -437,5 +452,22 @@ def restore(code: str, text: str, details: dict[str, str]) -> BusError:
     made = cls.__new__(cls)
     Exception.__init__(made, text)
     for name, value in details.items():
-        setattr(made, name, int(value) if name.endswith("_bytes") and value.isdecimal() else value)
+        # Whatever another process says, it reaches nothing but attributes that such an error has.
+        if not name.startswith("_") and not hasattr(BusError, name):
+            setattr(made, name, _RESTORED.get(name.rpartition("_")[2], str)(value))
     return made
+
+
+def _whole(text: str) -> int | str:
+    return int(text) if text.isdecimal() else text
+
+
+def _seconds(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+_RESTORED: dict[str, Callable[[str], object]] = {"bytes": _whole, "seconds": _seconds}
+"""How an attribute whose name ends so comes back from text."""

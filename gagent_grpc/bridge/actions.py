@@ -14,19 +14,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from gagent_grpc.acl.aid import AgentIdentifier
-from gagent_grpc.acl.message import ACLMessage, identifiers
+from gagent_grpc.acl.management import ONTOLOGY
+from gagent_grpc.acl.message import AUTOMATIC, ACLMessage, identifiers
 from gagent_grpc.acl.performative import EXPECTS_ANSWER, NEVER_ANSWERED, Performative
 from gagent_grpc.bridge.framing import SendAction
-from gagent_grpc.client.agent import Agent, answer_headers
+from gagent_grpc.client.agent import Agent
+from gagent_grpc.client.message import answer_headers
 from gagent_grpc.envelope import Report
 from gagent_grpc.errors import BusError, DeliveryRefused, InvalidArgument, MessageTooLarge, PreconditionFailed
 
-AUTOMATIC = {"X-automatic": "true"}
-"""Marks a message that no agent decided to write; nothing answers it by itself."""
-
 _ALWAYS_TOLD = ("conversation_id", "ontology", "language", "reply_with", "in_reply_to")
 _TOLD_WHEN_SET = ("encoding", "protocol")
-_MANAGEMENT = "fipa-agent-management"
+_NOT_DECIDED = {AUTOMATIC: "true"}
+"""Parameters of a message that no agent decided to write; nothing answers it by itself."""
 
 _logger = logging.getLogger(__name__)
 
@@ -170,11 +170,11 @@ async def _tell_script(agent: Agent, action: SendAction, message: ACLMessage, wh
         Performative.FAILURE,
         receivers=(AgentIdentifier(agent.aid),),
         content=why,
-        ontology=_MANAGEMENT,
+        ontology=ONTOLOGY,
         protocol=message.protocol,
         conversation_id=message.conversation_id,
         in_reply_to=message.reply_with,
-        user_parameters={**AUTOMATIC, "X-failed-receiver": ", ".join(action.to)[:1000]},
+        user_parameters={**_NOT_DECIDED, "X-failed-receiver": ", ".join(action.to)[:1000]},
     )
     await _send_quietly(agent, failure)
 
@@ -190,7 +190,7 @@ async def fail(agent: Agent, message: ACLMessage, why: str, *, always: bool = Fa
     """
     expected = message.performative in EXPECTS_ANSWER or (always and message.performative not in NEVER_ANSWERED)
     if expected and (message.sender is not None or message.reply_to):
-        answer = message.create_reply(Performative.FAILURE, why, user_parameters=AUTOMATIC)
+        answer = message.create_reply(Performative.FAILURE, why, user_parameters=_NOT_DECIDED)
         await _send_quietly(agent, answer, answer_headers(message))
 
 

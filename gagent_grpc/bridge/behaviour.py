@@ -25,6 +25,9 @@ from gagent_grpc.bridge.process import ANSWER_TIMEOUT_S, STOP_GRACE_S, ScriptPro
 from gagent_grpc.client.agent import Agent
 from gagent_grpc.errors import ScriptError
 
+START_WARNING_S = 5.0
+"""How long a script may take to answer `start` before whoever started it is told."""
+
 _TICK = {"event": "tick"}
 _logger = logging.getLogger(__name__)
 
@@ -137,13 +140,31 @@ class ScriptBehaviour(EventBehaviour):
             assert self._script_path is not None
             command = script_command(self._script_path)
         process = ScriptProcess(self.name, command, env=self._env)
+        patience = asyncio.get_running_loop().call_later(START_WARNING_S, self._warn_of_silence)
         try:
             await process.start()
             answer = await process.exchange(self._start_event, timeout=self._answer_timeout)
+        except ScriptExited as error:
+            await process.aclose()
+            if error.returncode == 0:
+                # Mostly a script that defines its agent and nothing more.
+                hint = "; is `.run()` missing?" if any(word.endswith(".py") for word in command) else ""
+                why = f"ended before it answered `start`{hint}"
+                raise ScriptExited(self.name, 0, error.stderr_tail, why) from error
+            raise
         except BaseException:
             await process.aclose()
             raise
+        finally:
+            patience.cancel()
         self._process, self._started_with = process, answer
+
+    def _warn_of_silence(self) -> None:
+        _logger.warning(
+            "%s has not answered its start event yet; prints to stdout must be JSON lines",
+            self.name,
+            extra={"agent": self.name},
+        )
 
     async def stop(self) -> None:
         """End the script politely: `stop` event, end of its stdin, signals; within ``grace`` + 3.5 s. Idempotent."""

@@ -11,7 +11,6 @@ import asyncio
 import enum
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from gagent_grpc.acl.descriptions import LifeCycleState
 from gagent_grpc.acl.message import ACLMessage
@@ -20,7 +19,7 @@ from gagent_grpc.bridge.framing import Answer, Delete, Deregister, Register, Sen
 from gagent_grpc.bridge.open_requests import OpenRequests, answers
 from gagent_grpc.client.agent import Agent
 from gagent_grpc.client.message import Received
-from gagent_grpc.errors import BusError, Unavailable
+from gagent_grpc.errors import BusError, Unavailable, first_error
 
 CLOSE_GRACE_S = 1.0
 """How long the last messages of an agent, and again its farewell, may take when it ends."""
@@ -32,12 +31,14 @@ _logger = logging.getLogger(__name__)
 
 
 class Ending(enum.Enum):
-    """How an agent ended of its own accord."""
+    """How an agent ended well."""
 
     STOPPED = "stopped"
     """Politely: its name and its mail stay."""
     DELETED = "deleted"
-    """For good: out of the AMS and the DF."""
+    """For good, as its script wanted: out of the AMS and the DF."""
+    TERMINATED = "terminated"
+    """For good, as somebody else wanted: the AMS ended it."""
 
 
 class EventBehaviour(abc.ABC):
@@ -119,7 +120,7 @@ class EventBehaviour(abc.ABC):
                     self._open.clear()
                     await self._give_up_requests()
         except* BusError as raised:
-            failure = _first(raised)
+            failure = first_error(raised)
         finally:
             await self.aclose()
         if failure is not None:
@@ -253,12 +254,3 @@ class EventBehaviour(abc.ABC):
             self._awake.clear()
         else:
             self._awake.set()
-
-
-def _first(group: BaseExceptionGroup[Any]) -> BusError:
-    """Return the first error in a group that may hold groups."""
-    found: BaseException = group
-    while isinstance(found, BaseExceptionGroup):
-        found = found.exceptions[0]
-    assert isinstance(found, BusError)
-    return found

@@ -1,7 +1,7 @@
 """The line protocol of script agents, pure: bytes to lines to typed actions, and events to bytes.
 
 Owns: what a line is, what counts as an answer, and what an action may hold. Leaves to others: the child process and
-which event an answer belongs to (`bridge.process`), and what an action does on the bus (`bridge.supervisor`).
+which event an answer belongs to (`bridge.process`), and what an action does on the bus (`bridge.events`).
 
 A script answers with one JSON object per line. What a line may be:
 
@@ -18,11 +18,12 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
 from gagent_grpc.acl.descriptions import Property, ServiceDescription
@@ -470,13 +471,12 @@ def _time(message: Mapping[str, Any], key: str) -> datetime | None:
     text = _text(message, key)
     if text is None:
         return None
-    try:
+    with contextlib.suppress(ValueError, OverflowError):
         time = datetime.fromisoformat(text)
-    except ValueError:
-        time = None
-    if time is None or time.tzinfo is None:
-        raise _Unusable(f"`{key}` is {_shown(text)}; expected ISO 8601 with a zone, such as 2026-12-31T23:59:59Z")
-    return time
+        if time.tzinfo is not None:
+            # In UTC, as it travels: the last hours of the year 9999 elsewhere are beyond what can be said there.
+            return time.astimezone(UTC)
+    raise _Unusable(f"`{key}` is {_shown(text)}; expected ISO 8601 with a zone, such as 2026-12-31T23:59:59Z")
 
 
 def _kind(value: Any) -> str:

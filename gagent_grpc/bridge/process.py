@@ -1,7 +1,7 @@
 """One script as a child process: starting it, exchanging lines with it, and ending it for certain.
 
 Owns: the child, its pipes, and which event a line belongs to. Leaves to others: what a line means (`bridge.framing`),
-and what to do about answers, time-outs and deaths (`bridge.supervisor`).
+and what to do about answers, time-outs and deaths (`bridge.behaviour`).
 
 Reading never waits for writing: a task of its own takes the child's output from start to end, another one its stderr.
 An event is written only when the line that the event before it owes has come, so that at most one line is owed at any

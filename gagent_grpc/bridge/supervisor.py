@@ -13,14 +13,21 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gagent_grpc.acl.descriptions import AMSAgentDescription, ServiceDescription
+from gagent_grpc.acl.descriptions import AMSAgentDescription, LifeCycleState, ServiceDescription
 from gagent_grpc.bridge.behaviour import RestartPolicy, ScriptBehaviour
 from gagent_grpc.bridge.events import CLOSE_GRACE_S, Ending, EventBehaviour
 from gagent_grpc.bridge.process import ANSWER_TIMEOUT_S, STOP_GRACE_S
 from gagent_grpc.client.agent import Agent
 from gagent_grpc.client.operator import Operator
 from gagent_grpc.config import ClientLimits
-from gagent_grpc.errors import AgentAlreadyRegistered, BusError, ConfigurationError
+from gagent_grpc.errors import (
+    AgentAlreadyRegistered,
+    BusError,
+    ConfigurationError,
+    PreconditionFailed,
+    SessionSuperseded,
+    first_error,
+)
 
 ONE_AT_A_TIME = ClientLimits(concurrency=1, window_messages=2)
 """Limits of an agent that handles one event after the other: mail waits in the mailbox but for the next message."""
@@ -32,8 +39,9 @@ class ScriptAgent:
         await ScriptAgent("helper.py", services=["summarise"], system_prompt="Be brief.").run()
 
     The AMS shows the agent as `initiated` until the script has answered `start`, and as active afterwards. A script
-    that ends with exit code 0 ends the agent politely: name and mail stay. `delete` frees both. Any other end of the
-    script follows the restart policy.
+    that ends with exit code 0 ends the agent politely: name and mail stay. `delete` frees both. After any other end
+    of the script `bridge.behaviour` starts it anew, as often as the restart policy allows. When the AMS ends the agent,
+    its script is stopped.
     """
 
     def __init__(
@@ -129,7 +137,6 @@ class ScriptAgent:
             BusUnreachable: No bus answers.
             AgentAlreadyRegistered: Somebody else holds the name.
             SessionSuperseded: A newer session of the agent took over; the script was stopped.
-            PreconditionFailed: The agent was terminated; the script was stopped.
             BusError: The bus refused the session for another reason.
         """
         return await run_agent(self.agent, self.behaviour, bus=self._bus, ownership=self._ownership, ready=self.ready)
@@ -187,9 +194,11 @@ async def _until_over(agent: Agent, behaviour: EventBehaviour) -> Ending:
                 agent.pause()
                 watching.cancel()
     except* BusError as raised:
-        errors = [error for error in raised.exceptions if isinstance(error, BusError)]
-        failure = errors[0]
+        failure = first_error(raised)
     if failure is not None:
+        if isinstance(failure, PreconditionFailed) and not isinstance(failure, SessionSuperseded):
+            # So the SDK tells of it; an end by a newer session has a class of its own.
+            return Ending.TERMINATED
         raise failure
     assert serving is not None
     return serving.result()
@@ -199,7 +208,7 @@ async def _until_over(agent: Agent, behaviour: EventBehaviour) -> Ending:
 async def introduced(name: str, *, bus: str | None = None, ownership: str = "") -> AsyncIterator[None]:
     """Have ``name`` registered, as initiated, while the block prepares its agent; free it when the block fails.
 
-    A name that existed before is never freed.
+    A name that existed before, or under which somebody else's agent came meanwhile, is never freed.
 
     Raises:
         BusUnreachable: No bus answers.
@@ -220,5 +229,14 @@ async def introduced(name: str, *, bus: str | None = None, ownership: str = "") 
         except BaseException:
             if not existed:
                 with contextlib.suppress(BusError):
-                    await operator.ams.deregister(name)
+                    await _free(operator, name)
             raise
+
+
+async def _free(operator: Operator, name: str) -> None:
+    """Free a name under which no agent has come yet."""
+    for entry in await operator.ams.search(AMSAgentDescription(name=name)):
+        # Anybody may have opened a session under it meanwhile, and it is theirs then, also when they are away again.
+        # Not handled: whoever does so between this look and the next call.
+        if entry.description.state is LifeCycleState.INITIATED and not entry.connected:
+            await operator.ams.deregister(name)

@@ -112,6 +112,8 @@ class AgentManagementSystem:
         self._max_agents = max_agents
         self._records: dict[str, AgentRecord] = {}
         self._known: dict[str, AgentRecord] = {}
+        self.changes = 0
+        """How often a name came or went."""
 
     def __len__(self) -> int:
         return len(self._records)
@@ -175,12 +177,14 @@ class AgentManagementSystem:
                 f"{record.name}: the platform holds {self._max_agents} agents, its limit (max_agents)"
             )
         check_name(record.name)
+        self.changes += 1
         self._records[record.name] = record
         self._known[record.name] = record
         self._known[record.aid] = record
 
     def remove(self, record: AgentRecord) -> None:
         """Free the name of a record."""
+        self.changes += 1
         del self._records[record.name]
         del self._known[record.name]
         del self._known[record.aid]
@@ -215,22 +219,18 @@ class AgentManagementSystem:
 
     # ---- life cycle ------------------------------------------------------------------------------------------------
 
-    def invoke(self, record: AgentRecord) -> bool:
-        """A session opened: initiated and unknown agents become active; return whether the state changed."""
+    def invoke(self, record: AgentRecord) -> None:
+        """A session opened: initiated and unknown agents become active."""
         if record.state in (LifeCycleState.INITIATED, LifeCycleState.UNKNOWN):
             record.state = LifeCycleState.ACTIVE
-            return True
-        return False
 
-    def lose(self, record: AgentRecord) -> bool:
-        """The session ended: an active agent becomes unknown; return whether the state changed.
+    def lose(self, record: AgentRecord) -> None:
+        """The session ended: an active agent becomes unknown.
 
         A suspended or waiting one stays what it is: nobody resumed it.
         """
         if record.state is LifeCycleState.ACTIVE:
             record.state = LifeCycleState.UNKNOWN
-            return True
-        return False
 
     def suspend(self, record: AgentRecord) -> bool:
         """Suspend an agent; return whether the state changed (suspending it again changes nothing).

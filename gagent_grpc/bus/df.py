@@ -1,7 +1,7 @@
 """The directory facilitator's registry: who offers what, under which lease.
 
 Owns: entries, their order of registration, leases, the search index, and the bounds. Leaves to others: who may change
-which entry (`server`), who is alive (`bus.ams`), the clock (each method is told ``now``), and persistence.
+which entry (`bus.platform`), who is alive (`bus.ams`), the clock (each method is told ``now``), and persistence.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from gagent_grpc.acl.descriptions import DFAgentDescription, SearchConstraints, ServiceDescription
 from gagent_grpc.acl.matching import matches_df
+from gagent_grpc.bus.ports import StoredDescription
 from gagent_grpc.errors import (
     AgentAlreadyRegistered,
     AgentNotRegistered,
@@ -42,6 +43,8 @@ class _Entry:
     description: DFAgentDescription
     """With the granted lease."""
     keys: frozenset[_Key]
+    registered_at: float
+    """Unix seconds."""
     lease_end: float
     """Unix seconds; infinite without a lease."""
 
@@ -87,7 +90,7 @@ class DirectoryFacilitator:
         return len(self._by_name)
 
     def __iter__(self) -> Iterator[DFAgentDescription]:
-        """Yield all descriptions, oldest registration first; `replace` in this order restores the registry."""
+        """Yield all descriptions, oldest registration first."""
         return iter([entry.description for entry in self._by_number.values()])
 
     def check(self, description: DFAgentDescription) -> None:
@@ -154,6 +157,8 @@ class DirectoryFacilitator:
     def replace(self, description: DFAgentDescription, *, now: float) -> DFAgentDescription:
         """Install an entry whether the agent has one or not, as a session that says hello does.
 
+        The lease starts anew; an entry that is there keeps its place in the order.
+
         Args:
             description: The entry.
             now: Unix seconds.
@@ -168,6 +173,33 @@ class DirectoryFacilitator:
         """
         checked = self._checked(description)
         return self._install(_name_of(checked), checked, now)
+
+    def restore(self, stored: StoredDescription, *, now: float) -> bool:
+        """Take over an entry as the youngest one, with its age and what is left of its lease.
+
+        Args:
+            stored: An entry that `stored` returned; in the order of their age, entries keep their order.
+            now: Unix seconds.
+
+        Returns:
+            Whether it is there: an entry whose lease has ended is not taken.
+
+        Raises:
+            MissingParameter: As for `register`.
+            UnrecognisedParameterValue: As for `register`.
+            ResourceExhausted: The registry is full.
+        """
+        checked = self._checked(stored.description)
+        lease_end = min(stored.lease_end, self._lease_end(checked, now))
+        if lease_end <= now:
+            return False
+        self._put(_name_of(checked), checked, now, stored.registered_at, lease_end)
+        return True
+
+    def stored(self, name: str) -> StoredDescription:
+        """Return what a store keeps of the entry of an agent, which must have one."""
+        entry = self._by_name[name]
+        return StoredDescription(entry.description, entry.registered_at, entry.lease_end)
 
     def deregister(self, name: str) -> None:
         """Remove the whole entry of an agent.
@@ -272,25 +304,34 @@ class DirectoryFacilitator:
         return entry if entry is not None and entry.lease_end > now else None
 
     def _install(self, name: str, description: DFAgentDescription, now: float) -> DFAgentDescription:
-        """Keep a checked entry in the place of the current one, or as the youngest."""
-        lease = description.lease_seconds
-        lease_end = math.inf if lease is None else now + lease
+        """Keep a checked entry, with a new lease, in the place of the current one or as the youngest."""
+        return self._put(name, description, now, now, self._lease_end(description, now))
+
+    def _put(
+        self, name: str, description: DFAgentDescription, now: float, registered_at: float, lease_end: float
+    ) -> DFAgentDescription:
+        """Keep a checked entry in the place of the current one, whose age it gets, or as the youngest."""
         keys = frozenset(_keys(description))
         entry = self._current(name, now)
         if entry is None:
             if name not in self._by_name:
                 self._check_room()
             self.withdraw(name)  # An entry whose lease has ended gives up its place in the order.
-            entry = _Entry(name, self._next_number, description, frozenset(), lease_end)
+            entry = _Entry(name, self._next_number, description, frozenset(), registered_at, lease_end)
             self._next_number += 1
             self._by_name[name] = entry
             self._by_number[entry.number] = entry
         self._reindex(entry, keys)
         entry.description = description
         entry.lease_end = lease_end
-        if lease is not None:
+        if lease_end < math.inf:
             self._push_lease(entry)
         return description
+
+    @staticmethod
+    def _lease_end(description: DFAgentDescription, now: float) -> float:
+        """Return when the lease in a checked entry ends that starts now."""
+        return math.inf if description.lease_seconds is None else now + description.lease_seconds
 
     def _push_lease(self, entry: _Entry) -> None:
         """Note when the lease of ``entry`` ends."""
@@ -347,10 +388,16 @@ def _check_size(description: DFAgentDescription) -> None:
     count = len(description.services)
     if count > MAX_SERVICES:
         raise UnrecognisedParameterValue(_OBJECT, "services", f"has {count:,} elements; the limit is {MAX_SERVICES}")
-    size = sum(len(text) + 1 for text in _texts(description))
+    texts = list(_texts(description))
+    size = sum(len(text) + 1 for text in texts)
     if size > MAX_DESCRIPTION_CHARS:
         why = f"has texts of {size:,} characters; the limit is {MAX_DESCRIPTION_CHARS:,}"
         raise UnrecognisedParameterValue(_OBJECT, "services", why)
+    try:
+        "".join(texts).encode()
+    except UnicodeEncodeError:
+        why = "holds half of a surrogate pair; expected valid Unicode"
+        raise UnrecognisedParameterValue(_OBJECT, "services", why) from None
 
 
 def _texts(description: DFAgentDescription) -> Iterator[str]:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from gagent_grpc.envelope import Envelope, Priority
 
 RESERVE_SHARE = 4
-"""The reserve for notices of the platform holds this part of a mailbox's bytes, beside the mailbox itself."""
+"""Part of a bound on bytes, of one mailbox or of all together, that notices of the platform may take beside it."""
 
 
 class Letter:
@@ -25,7 +25,6 @@ class Letter:
         "accepted_at",
         "attempt",
         "envelope",
-        "error",
         "in_reserve",
         "message_id",
         "redelivered",
@@ -54,8 +53,6 @@ class Letter:
         """It may have been delivered before."""
         self.tag = 0
         """Number of the delivery in the present session; 0 while not in flight."""
-        self.error = ""
-        """What went wrong in the last attempt, in words."""
         self.in_reserve = False
         """It is a notice of the platform, and counts against the reserve and not against the mailbox's bound."""
 
@@ -180,11 +177,6 @@ class Mailbox:
     # ---- delivering ------------------------------------------------------------------------------------------------
 
     @property
-    def queued(self) -> bool:
-        """Whether a letter waits that may be delivered now."""
-        return any(self._queues)
-
-    @property
     def in_flight(self) -> int:
         """Deliveries that are not settled."""
         return len(self._in_flight)
@@ -269,13 +261,13 @@ class Mailbox:
             self.release(letter)
         return settled
 
-    def nack(self, nacks: Mapping[int, tuple[float, str]]) -> list[Letter]:
+    def nack(self, nacks: Mapping[int, float]) -> list[Letter]:
         """Hold the lanes of delivered letters; return what comes again by that. Unknown ones are passed over.
 
         Later deliveries of a lane count as returned: they come again, too, flagged, and their attempt does not count.
 
         Args:
-            nacks: For each sequence until when its lane waits, and what went wrong.
+            nacks: For each sequence until when its lane waits.
         """
         # One walk for all, in the order of delivery, which differs from that of acceptance where urgencies differ: an
         # urgent letter that went out first is no later delivery.
@@ -295,7 +287,7 @@ class Mailbox:
                 self._note_expiry(letter)
             first = returned[0]
             first.attempt += 1
-            until, first.error = nacks[first.sequence]
+            until = nacks[first.sequence]
             lane = self._held.get(key)
             if lane is None:
                 lane = self._held[key] = _HeldLane(until)

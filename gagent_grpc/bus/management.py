@@ -8,21 +8,22 @@ without an `agree` before it (SC00023 §6, SC00026).
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, assert_never
-
-import structlog
+import logging
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, TypeVar, assert_never
 
 from gagent_grpc.acl import management_json, sl0
 from gagent_grpc.acl.aid import AgentIdentifier
 from gagent_grpc.acl.descriptions import AMSAgentDescription, DFAgentDescription
 from gagent_grpc.acl.management import ONTOLOGY, Description, ManagementFunction, ManagementRequest
-from gagent_grpc.acl.message import ACLMessage
+from gagent_grpc.acl.message import AUTOMATIC, ACLMessage
 from gagent_grpc.acl.performative import NEVER_ANSWERED, Performative
 from gagent_grpc.errors import (
     AgentAlreadyRegistered,
     BusError,
     InvalidArgument,
     MissingParameter,
+    ResourceExhausted,
     Unauthorised,
     UnsupportedFunction,
 )
@@ -30,10 +31,12 @@ from gagent_grpc.errors import (
 if TYPE_CHECKING:
     from gagent_grpc.bus.platform import Caller, Platform
 
-log = structlog.get_logger(__name__)
+_log = logging.getLogger(__name__)
 
-Outcome = tuple[Description, ...] | None
-"""What was found, or None for "done"."""
+_Result = TypeVar("_Result")
+
+Found = Iterable[Description] | None
+"""What was found, made one by one as it is written; or None for "done"."""
 
 
 class ManagementAgents:
@@ -42,7 +45,7 @@ class ManagementAgents:
     def __init__(self, platform: Platform) -> None:
         self._platform = platform
 
-    def converse(self, name: str, message: ACLMessage, sender: str) -> ACLMessage | None:
+    def answer(self, name: str, message: ACLMessage, sender: str) -> ACLMessage | None:
         """Return the answer of ``name`` (`ams` or `df`) to a message from ``sender``; None when it needs none."""
         if message.performative in NEVER_ANSWERED:
             return None
@@ -56,52 +59,53 @@ class ManagementAgents:
             request = written.request(self._platform.now())
             caller = self._platform.caller_for(sender)
             outcome = self._ams(request, caller) if name == "ams" else self._df(request, caller)
+            content = written.outcome(outcome, self._platform.limits.max_message_bytes)
         except BusError as error:
             act = Performative.parse(error.act) if error.act else Performative.FAILURE
             return self._reply(actor, message, act, written.exception(error))
         except Exception:
             # Whatever a stranger writes must not end the stream that it came on.
-            log.exception("a request to a platform agent failed", agent=actor, sender=sender)
+            _log.exception("a request to %s failed, of %s", actor, sender)
             hidden = BusError("internal error; the log of the bus has more")
             return self._reply(actor, message, Performative.FAILURE, written.exception(hidden))
-        return self._reply(actor, message, Performative.INFORM, written.outcome(outcome))
+        return self._reply(actor, message, Performative.INFORM, content)
 
-    def _ams(self, request: ManagementRequest, caller: Caller) -> Outcome:
+    def _ams(self, request: ManagementRequest, caller: Caller) -> Found:
         platform = self._platform
         described = (
             request.description if isinstance(request.description, AMSAgentDescription) else AMSAgentDescription()
         )
         function = request.function
         if function is ManagementFunction.SEARCH:
-            return tuple(record.description() for record in platform.search_agents(described, request.constraints))
+            return (record.description() for record in platform.search_agents(described, request.constraints))
         if function is ManagementFunction.GET_DESCRIPTION:
             return (AMSAgentDescription(name=request.actor, ownership=f"platform {platform.name}"),)
         if function is ManagementFunction.REGISTER:
             if described.name is None:
                 raise MissingParameter("ams-agent-description", "name")
-            _, existed = platform.register_now(described.name, described.ownership or "", caller)
+            _, existed = platform.register(described.name, described.ownership or "", caller)
             if existed:
                 raise AgentAlreadyRegistered(described.name)
             return None
         if function is ManagementFunction.DEREGISTER:
-            platform.deregister_now(described.name or _own_name(caller), caller)
+            platform.deregister(described.name or _own_name(caller), caller)
             return None
         if function is ManagementFunction.MODIFY:
             raise UnsupportedFunction(f"the AMS does not serve {function.value} yet")
         assert_never(function)
 
-    def _df(self, request: ManagementRequest, caller: Caller) -> Outcome:
+    def _df(self, request: ManagementRequest, caller: Caller) -> Found:
         platform = self._platform
         described = request.description if isinstance(request.description, DFAgentDescription) else DFAgentDescription()
         function = request.function
         if function is ManagementFunction.SEARCH:
-            return tuple(platform.search_descriptions(described, request.constraints))
+            return platform.search_descriptions(described, request.constraints)
         if function is ManagementFunction.REGISTER:
-            return (platform.register_description_now(described, caller),)
+            return (platform.register_description(described, caller),)
         if function is ManagementFunction.MODIFY:
-            return (platform.modify_description_now(described, caller),)
+            return (platform.modify_description(described, caller),)
         if function is ManagementFunction.DEREGISTER:
-            platform.deregister_description_now(described.name, caller)
+            platform.deregister_description(described.name, caller)
             return None
         if function is ManagementFunction.GET_DESCRIPTION:
             raise UnsupportedFunction("get-description is a function of the AMS; the DF has search")
@@ -115,7 +119,7 @@ class ManagementAgents:
             sender=AgentIdentifier(actor),
             ontology=message.ontology or ONTOLOGY,
             reply_with=None,
-            user_parameters={"X-automatic": "true"},
+            user_parameters={AUTOMATIC: "true"},
         )
 
 
@@ -138,6 +142,25 @@ def _text_of(message: ACLMessage) -> str:
     return message.content
 
 
+def _fitting(results: Iterable[_Result], size_of: Callable[[_Result], int], limit: int) -> list[_Result]:
+    """Return all results, whose sizes in characters must come to no more than ``limit``.
+
+    Raises:
+        ResourceExhausted: They do not; the text says how many fit. What comes after them is not even looked at.
+    """
+    fitting: list[_Result] = []
+    size = 0
+    for one in results:
+        size += size_of(one)
+        if size > limit:
+            raise ResourceExhausted(
+                f"the answer would be over {limit:,} bytes: {len(fitting):,} results fit a message; ask for no more with "
+                "max-results, or for a narrower description"
+            )
+        fitting.append(one)
+    return fitting
+
+
 class _Sl0:
     """A request and its answers in fipa-sl0."""
 
@@ -152,10 +175,17 @@ class _Sl0:
         # Whoever is named as the actor, the message came here.
         return ManagementRequest(self._actor, asked.function, asked.description, asked.constraints)
 
-    def outcome(self, found: Outcome) -> str:
+    def outcome(self, found: Found, limit: int) -> str:
         action = self._action
         assert action is not None
-        return sl0.print_answer(sl0.Done(action) if found is None else sl0.Result(action, found))
+        if found is None:
+            return sl0.print_answer(sl0.Done(action))
+        around = len(sl0.print_answer(sl0.Result(action, ())))
+
+        def size_of(one: Description) -> int:
+            return len(sl0.print_answer(sl0.Result(action, (one,)))) - around
+
+        return sl0.print_answer(sl0.Result(action, tuple(_fitting(found, size_of, limit))))
 
     def exception(self, error: BusError) -> str:
         return sl0.print_answer(sl0.Exceptional(self._action, sl0.reason_of(error, self._action)))
@@ -182,10 +212,11 @@ class _Json:
         self._function = asked.function.value
         return asked
 
-    def outcome(self, found: Outcome) -> str:
+    def outcome(self, found: Found, limit: int) -> str:
         if found is None:
             return json.dumps({"done": self._function})
-        return json.dumps({"result": [management_json.description_to_json(one) for one in found]})
+        results = (json.dumps(management_json.description_to_json(one)) for one in found)
+        return f'{{"result": [{", ".join(_fitting(results, len, limit))}]}}'
 
     def exception(self, error: BusError) -> str:
         return json.dumps({"error": error.reason, "detail": str(error)})

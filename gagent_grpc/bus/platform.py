@@ -9,19 +9,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import logging
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, replace
 
-import structlog
-
-from gagent_grpc.acl.descriptions import AMSAgentDescription, DFAgentDescription, LifeCycleState, SearchConstraints
+from gagent_grpc.acl.aid import RESERVED_NAMES
+from gagent_grpc.acl.descriptions import AMSAgentDescription, DFAgentDescription, SearchConstraints
 from gagent_grpc.bus.ams import AgentManagementSystem, AgentRecord
 from gagent_grpc.bus.dedupe import Dedupe
 from gagent_grpc.bus.df import DirectoryFacilitator
-from gagent_grpc.bus.mailbox import Letter, Mailbox
+from gagent_grpc.bus.mailbox import Mailbox
 from gagent_grpc.bus.management import ManagementAgents
-from gagent_grpc.bus.ports import Clock, Codec, Commit, Store, StoredPlatform
+from gagent_grpc.bus.ports import Clock, Codec, Commit, Store
+from gagent_grpc.bus.restore import restore
 from gagent_grpc.bus.router import Router
 from gagent_grpc.bus.session import EXPIRED, Notice, Session
 from gagent_grpc.config import BusLimits
@@ -33,12 +34,17 @@ from gagent_grpc.errors import (
     StoreUnavailable,
     TooManySessions,
     Unauthorised,
+    shown,
 )
 
-log = structlog.get_logger(__name__)
+_log = logging.getLogger(__name__)
 
 _HELD_LANES_TICK = 0.1
 """Seconds between looks at lanes that wait after a nack."""
+_FLUSH_PAUSE = 0.25
+"""Seconds before another look whether a store that could not write can do so again."""
+MAX_OWNERSHIP_CHARS = 1_000
+"""Most characters of an agent's ownership: every search that finds the agent repeats them."""
 _PRUNE_INTERVAL = 60.0
 """Seconds between forgettings of old keys."""
 
@@ -105,7 +111,11 @@ class Platform:
         self._agents = ManagementAgents(self)
         self.router = Router(self.ams, store, codec, clock, limits, self._dedupe, self._agents)
         self._sessions: set[Session] = set()
+        self._opening = 0
+        """Hellos that passed the bound on sessions and wait for their name to be written."""
         self._tokens: dict[bytes, AgentRecord] = {}
+        self._starts: set[asyncio.Task[None]] = set()
+        """One for each session whose first delivery waits for the store."""
         self._all_ended = asyncio.Event()
         self._next_prune = 0.0
         self.draining = False
@@ -120,7 +130,18 @@ class Platform:
             ConfigurationError: The store belongs to another program or is open elsewhere.
             StoreUnavailable: The store cannot be read.
         """
-        self._restore(await self._store.open())
+        restore(
+            await self._store.open(),
+            ams=self.ams,
+            df=self.df,
+            router=self.router,
+            dedupe=self._dedupe,
+            store=self._store,
+            codec=self._codec,
+            clock=self._clock,
+            new_mailbox=self._new_mailbox,
+        )
+        self._tokens = {record.resume_digest: record for record in self.ams if record.resume_digest}
         tick = min(1.0, self.limits.heartbeat_interval / 4, self.limits.resume_grace / 4)
         work = (self._commits(), self._every(_HELD_LANES_TICK, self.release_lanes), self._every(tick, self.keep_house))
         tasks = [asyncio.create_task(one) for one in work]
@@ -132,73 +153,13 @@ class Platform:
             for session in list(self._sessions):
                 session.end(BusDraining("the bus is stopping"))
                 self.detach(session)
+            tasks += self._starts
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            for result in await asyncio.gather(*tasks, return_exceptions=True):
+                if isinstance(result, Exception):
+                    _log.error("a task of the platform had died", exc_info=result)
             await self._store.close(clean=clean)
-
-    def _restore(self, stored: StoredPlatform) -> None:
-        """Take over what the store held. After an unclean stop what may have been delivered is flagged."""
-        records: dict[str, AgentRecord] = {}
-        may_be_doubled: set[str] = set()
-        for agent in stored.agents:
-            mailbox = self._new_mailbox(agent.next_sequence)
-            record = AgentRecord(
-                agent.name, self.name, principal=agent.principal, mailbox=mailbox, registered_at=agent.registered_at
-            )
-            record.ownership = agent.ownership
-            record.state = agent.state if agent.state is not LifeCycleState.ACTIVE else LifeCycleState.UNKNOWN
-            record.resume_to = agent.resume_to
-            record.ephemeral = agent.ephemeral
-            record.generation = agent.generation
-            record.resume_digest = agent.resume_digest
-            # A store does not say when the session ended, so the grace of an ephemeral name starts anew.
-            record.detached_at = self._clock.monotonic()
-            if agent.attached and not stored.clean:
-                may_be_doubled.add(agent.name)
-            self.ams.add(record)
-            records[agent.name] = record
-            if record.resume_digest:
-                self._tokens[record.resume_digest] = record
-        for key in stored.keys:
-            self._dedupe.settled((key.sender, key.key, key.receiver), key.digest, key.settled_at)
-        for message in stored.messages:
-            record_or_none = records.get(message.receiver)
-            if record_or_none is None:
-                log.warning(
-                    "mail without an agent is left in the store", receiver=message.receiver, sequence=message.sequence
-                )
-                continue
-            record = record_or_none
-            try:
-                envelope = self._codec.decode(message.payload)
-            except InvalidArgument as error:
-                # Not handled: another version of the bus, or another limit, took it. It is there for that one.
-                log.error("mail that cannot be read is left in the store", receiver=message.receiver, error=str(error))  # noqa: TRY400
-                record.mailbox.next_sequence = max(record.mailbox.next_sequence, message.sequence + 1)
-                continue
-            letter = Letter(
-                message.sequence, envelope, message.sender, message.message_id, message.via, message.accepted_at
-            )
-            letter.attempt = message.attempt
-            letter.redelivered = envelope.resend or message.attempt > 0 or message.receiver in may_be_doubled
-            record.mailbox.next_sequence = max(record.mailbox.next_sequence, message.sequence + 1)
-            self.router.restore(record, letter)
-        now = self._clock.time()
-        for description in stored.descriptions:
-            if description.name is None or self.ams.find(description.name) is None:
-                continue
-            try:
-                self.df.replace(description, now=now)
-            except BusError as error:
-                log.error("a DF entry is left in the store", agent=description.name, error=str(error))  # noqa: TRY400
-        log.info(
-            "store opened",
-            agents=len(stored.agents),
-            messages=len(stored.messages),
-            descriptions=len(stored.descriptions),
-            clean_stop=stored.clean,
-        )
 
     async def drain(self) -> None:
         """Take nothing new, tell every session, and wait until they ended or the grace is over. Idempotent.
@@ -225,12 +186,18 @@ class Platform:
 
         Raises:
             InvalidName: No valid name, or one of another platform.
-            Unauthorised: The name is reserved, or somebody else owns it.
+            InvalidArgument: The ownership is too long, or the store cannot take what is said.
+            Unauthorised: The name is reserved, somebody else owns it, or the description is that of another agent.
+            MissingParameter: A service of the description has no type.
+            UnrecognisedParameterValue: The description has a bad lease or is over a limit.
             AgentAlreadyRegistered: A live session holds the name.
             TooManySessions: The node is full.
+            ResourceExhausted: The AMS or the DF is full.
             BusDraining: The bus is shutting down.
+            StoreUnavailable: The name could not be written down.
         """
         name = self.ams.claimable(hello.agent)
+        _check_ownership(hello.ownership)
         hello = self._with_own_description(hello, name)
         self._refuse_when_draining()
         digest = _digest(hello.resume_token) if hello.resume_token else b""
@@ -246,19 +213,37 @@ class Platform:
             if record is not None and record.session is holder:
                 break
         self._refuse_when_draining()
-        if (record is None or record.session is None) and len(self._sessions) >= self.limits.max_sessions:
-            raise TooManySessions(f"{len(self._sessions)} sessions are open, the limit of this node (max_sessions)")
-        attached = record is not None
+        sessions = len(self._sessions) + self._opening
+        if (record is None or record.session is None) and sessions >= self.limits.max_sessions:
+            raise TooManySessions(f"{sessions} sessions are open, the limit of this node (max_sessions)")
         if record is None:
             record = self._register(name, principal, hello.ownership, ephemeral=hello.ephemeral)
-            # One more await before the session exists: without it the name would be promised and not yet stored.
-            await self._flush_registration()
-            if record.session is not None or self.ams.find(name) is not record:
-                raise AgentAlreadyRegistered(name, "AMS", "another client registered it in the same instant")
-            self._refuse_when_draining()
-        elif record.principal != principal:
+            await self._written(record)
+            try:
+                return self._open(record, hello, digest, attached=False)
+            except BusError:
+                # The DF has become full meanwhile: a hello that is refused leaves no name behind.
+                self._remove(record, "its first session was refused")
+                raise
+        if record.principal != principal:
             raise Unauthorised(f"{name}: the name belongs to another principal")
-        return self._open(record, hello, digest, attached=attached)
+        return self._open(record, hello, digest, attached=True)
+
+    async def _written(self, record: AgentRecord) -> None:
+        """Wait until a new agent is durable, so that no session promises a name that a crash would forget.
+
+        A second client may open the record meanwhile, over a registration that is not yet durable. That is safe: the
+        store writes in order, so nothing of that session becomes durable before its name.
+        """
+        # In one stretch with the test of the bound, which other hellos would pass during the wait.
+        self._opening += 1
+        try:
+            await self.flush()
+        finally:
+            self._opening -= 1
+        if record.session is not None or self.ams.find(record.aid) is not record:
+            raise AgentAlreadyRegistered(record.name, "AMS", "another client registered it in the same instant")
+        self._refuse_when_draining()
 
     def _with_own_description(self, hello: Hello, name: str) -> Hello:
         """Return the hello with its description completed and checked, before the name is registered for it."""
@@ -277,8 +262,10 @@ class Platform:
         if hello.description is not None:
             # Before anything else changes, since it may be refused.
             description = self.df.replace(hello.description, now=self._clock.time())
-            self._store.put_description(description, self._clock.time())
+            self._store.put_description(self.df.stored(record.aid))
         if record.session is not None:
+            # Before `resume_in_flight`: it looks through the queues, to which this returns what the older one had in
+            # hand.
             older = record.session
             older.supersede()
             self._release(older)
@@ -287,7 +274,8 @@ class Platform:
         record.resume_digest = _digest(token)
         self._tokens[record.resume_digest] = record
         record.generation += 1
-        record.ephemeral = hello.ephemeral
+        # Never the other way round: the name, and the mail that waits under it, were meant to stay.
+        record.ephemeral = record.ephemeral and hello.ephemeral
         record.ownership = hello.ownership or record.ownership
         record.detached_at = None
         session = Session(
@@ -298,16 +286,44 @@ class Platform:
             self.limits,
             window_messages=hello.window_messages or self.limits.window_messages,
             window_bytes=hello.window_bytes or self.limits.window_bytes,
+            held_back=self._store.durable,
         )
         record.session = session
         self._sessions.add(session)
         self.ams.invoke(record)
         held = frozenset(record.mailbox.resume_in_flight(set(hello.held)) if resumed else ())
         self._store.put_agent(record.stored())
-        log.info(
-            "session opened", agent=record.aid, generation=record.generation, resumed=resumed, software=hello.software
+        if self._store.durable:
+            start = asyncio.create_task(self._start_delivering(session))
+            self._starts.add(start)
+            start.add_done_callback(self._starts.discard)
+        _log.info(
+            "session opened: %s, generation %d, %s%s",
+            record.aid,
+            record.generation,
+            "resumed" if resumed else record.state,
+            f", {hello.software!r}" if hello.software else "",
         )
         return Opened(session, token, attached, description, held)
+
+    async def _start_delivering(self, session: Session) -> None:
+        """Let a session deliver once it is durable that it is there: what it is given comes flagged after a crash.
+
+        A store that cannot write, as on a full disk, gets `write_timeout` for it: receivers have to drain their mail, also
+        to make room. Killed in that state, the bus delivers again without the flag.
+        """
+        try:
+            async with asyncio.timeout(self.limits.write_timeout):
+                while not (session.ended or self.router.store_failure):
+                    try:
+                        await self._store.flush()
+                        break
+                    except StoreUnavailable:
+                        # What failed is tried again by the store itself.
+                        await asyncio.sleep(_FLUSH_PAUSE)
+        except TimeoutError:
+            _log.warning("%s: delivers while the store does not write that it has a session", session.aid)
+        session.start_delivering()
 
     def bye(self, session: Session, *, deregister: bool) -> None:
         """The client says a polite end: withdraw its DF entry, and free its name too when it asks for that."""
@@ -335,7 +351,7 @@ class Platform:
             self.ams.lose(record)
             record.detached_at = self._clock.monotonic()
             self._store.put_agent(record.stored())
-            log.info("session ended", agent=record.aid, generation=session.generation, state=str(record.state))
+            _log.info("session ended: %s, generation %d, %s", record.aid, session.generation, record.state)
 
     def _release(self, session: Session) -> None:
         """Take a session off its agent: what it had in hand is queued again, flagged."""
@@ -354,21 +370,19 @@ class Platform:
 
     # ---- AMS -------------------------------------------------------------------------------------------------------
 
-    async def register(self, address: str, ownership: str, caller: Caller) -> tuple[AgentRecord, bool]:
+    def register(self, address: str, ownership: str, caller: Caller) -> tuple[AgentRecord, bool]:
         """Register an agent without a session; return it, and whether it existed with the same data.
 
         Raises:
             InvalidName: No valid name, or one of another platform.
+            InvalidArgument: The ownership is too long, or the store cannot take what is said.
             Unauthorised: The name is reserved.
             AgentAlreadyRegistered: The name is taken.
+            ResourceExhausted: The platform is full.
+            BusDraining: The bus is shutting down.
         """
-        record, existed = self.register_now(address, ownership, caller)
-        await self._flush_registration()
-        return record, existed
-
-    def register_now(self, address: str, ownership: str, caller: Caller) -> tuple[AgentRecord, bool]:
-        """Do what `register` does without waiting until it is durable."""
         name = self.ams.claimable(address)
+        _check_ownership(ownership)
         self._refuse_when_draining()
         record = self.ams.find(name)
         if record is not None:
@@ -378,18 +392,13 @@ class Platform:
             return record, True
         return self._register(name, caller.principal, ownership), False
 
-    async def deregister(self, address: str, caller: Caller, *, why: str = "deregistered") -> None:
+    def deregister(self, address: str, caller: Caller, *, why: str = "deregistered") -> None:
         """Free a name: its session ends, its mail is given up, its DF entry goes.
 
         Raises:
             AgentNotRegistered: Nobody has the name.
             Unauthorised: The caller is neither the agent nor may it govern others.
         """
-        self.deregister_now(address, caller, why=why)
-        await self._flush_registration()
-
-    def deregister_now(self, address: str, caller: Caller, *, why: str = "deregistered") -> None:
-        """Do what `deregister` does without waiting until it is durable."""
         record = self._governed(address, caller)
         session = record.session
         self._remove(record, why)
@@ -424,7 +433,7 @@ class Platform:
 
     # ---- DF --------------------------------------------------------------------------------------------------------
 
-    async def register_description(self, description: DFAgentDescription, caller: Caller) -> DFAgentDescription:
+    def register_description(self, description: DFAgentDescription, caller: Caller) -> DFAgentDescription:
         """Register a description for the calling agent.
 
         Raises:
@@ -433,38 +442,25 @@ class Platform:
             Unauthorised: The caller is not the agent.
             MissingParameter: A service has no type.
         """
-        entry = self.register_description_now(description, caller)
-        await self._flush_registration()
-        return entry
-
-    def register_description_now(self, description: DFAgentDescription, caller: Caller) -> DFAgentDescription:
-        """Do what `register_description` does without waiting until it is durable."""
         record = self._described(description.name, caller)
-        now = self._clock.time()
-        entry = self.df.register(replace(description, name=record.aid), now=now)
-        self._store.put_description(entry, now)
+        entry = self.df.register(replace(description, name=record.aid), now=self._clock.time())
+        self._store.put_description(self.df.stored(record.aid))
         return entry
 
-    def modify_description_now(self, description: DFAgentDescription, caller: Caller) -> DFAgentDescription:
+    def modify_description(self, description: DFAgentDescription, caller: Caller) -> DFAgentDescription:
         """Replace the description of the calling agent; errors as for registering, and AgentNotRegistered for none."""
         record = self._described(description.name, caller)
-        now = self._clock.time()
-        entry = self.df.modify(replace(description, name=record.aid), now=now)
-        self._store.put_description(entry, now)
+        entry = self.df.modify(replace(description, name=record.aid), now=self._clock.time())
+        self._store.put_description(self.df.stored(record.aid))
         return entry
 
-    async def deregister_description(self, name: str | None, caller: Caller) -> None:
+    def deregister_description(self, name: str | None, caller: Caller) -> None:
         """Remove the description of the calling agent.
 
         Raises:
             AgentNotRegistered: It has no entry, or the AMS does not know it.
             Unauthorised: The caller is not the agent.
         """
-        self.deregister_description_now(name, caller)
-        await self._flush_registration()
-
-    def deregister_description_now(self, name: str | None, caller: Caller) -> None:
-        """Do what `deregister_description` does without waiting until it is durable."""
         record = self._described(name, caller)
         self.df.deregister(record.aid)
         self._store.remove_description(record.aid)
@@ -476,6 +472,18 @@ class Platform:
         if template.name is not None:
             template = replace(template, name=f"{self.ams.local_name(template.name)}@{self.name}")
         return self.df.search(template, constraints, now=self._clock.time(), live=self._is_matchable)
+
+    async def flush(self) -> None:
+        """Wait until everything done so far is durable; what was done without it stays done.
+
+        Raises:
+            StoreUnavailable: The store has failed, or does not write for `write_timeout` seconds.
+        """
+        try:
+            async with asyncio.timeout(self.limits.write_timeout):
+                await self._store.flush()
+        except TimeoutError:
+            raise StoreUnavailable("the store does not write at present; nothing is lost, try again later") from None
 
     # ---- callers ---------------------------------------------------------------------------------------------------
 
@@ -497,7 +505,10 @@ class Platform:
         return self._clock.time()
 
     def _governed(self, address: str, caller: Caller) -> AgentRecord:
-        record = self.ams.get(address)
+        name = self.ams.local_name(address)
+        if name in RESERVED_NAMES:
+            raise Unauthorised(f"{name}: this name is reserved for the platform's own agent, which nobody governs")
+        record = self.ams.get(name)
         if not caller.may_act_for(record):
             raise Unauthorised(f"{caller.agent.aid if caller.agent else caller.principal} may not govern {record.name}")
         return record
@@ -529,8 +540,12 @@ class Platform:
         # An ephemeral name ends by itself also when its session never comes to be.
         record.detached_at = self._clock.monotonic()
         self.ams.add(record)
-        self._store.put_agent(record.stored())
-        log.info("agent registered", agent=record.aid)
+        try:
+            self._store.put_agent(record.stored())
+        except BusError:
+            self.ams.remove(record)
+            raise
+        _log.info("agent registered: %s", record.aid)
         return record
 
     def _remove(self, record: AgentRecord, why: str) -> None:
@@ -541,7 +556,7 @@ class Platform:
         for letter in record.mailbox.drain():
             self.router.give_up(record, letter, f"{record.aid} is gone: {why}")
         self._store.remove_agent(record.name)
-        log.info("agent removed", agent=record.aid, why=why)
+        _log.info("agent removed: %s, %s", record.aid, why)
 
     def _withdraw(self, record: AgentRecord) -> None:
         if self.df.withdraw(record.aid):
@@ -552,7 +567,7 @@ class Platform:
         if record.session is not None:
             changed_by = "self" if caller.agent is record else (caller.agent.aid if caller.agent else "ams")
             record.session.state_changed(record.state, changed_by)
-        log.info("state changed", agent=record.aid, state=str(record.state))
+        _log.info("state changed: %s is %s", record.aid, record.state)
 
     def _is_matchable(self, aid: str) -> bool:
         record = self.ams.find(aid)
@@ -562,14 +577,6 @@ class Platform:
         if self.draining:
             raise BusDraining("the bus is shutting down")
 
-    async def _flush_registration(self) -> None:
-        """Wait until a registration is durable; a store that cannot write says so instead of holding the caller."""
-        try:
-            async with asyncio.timeout(self.limits.write_timeout):
-                await self._store.flush()
-        except TimeoutError:
-            raise StoreUnavailable("the store does not write at present; nothing is lost, try again later") from None
-
     # ---- by the clock ----------------------------------------------------------------------------------------------
 
     async def _commits(self) -> None:
@@ -577,16 +584,15 @@ class Platform:
             try:
                 commit = await self._store.next_commit()
             except StoreUnavailable as error:
-                log.error("the store has failed", error=str(error))  # noqa: TRY400  # The store logged the traceback.
+                _log.error("the store has failed: %s", error)  # The store logged the traceback.
                 self.router.store_failure = str(error)
-                commit = Commit(through=2**62, error=str(error))
-            try:
-                self.router.commit(commit)
-            except Exception:
-                # One letter's trouble must not keep all later ones from their receipts.
-                log.exception("a commit was not finished", through=commit.through)
+            except Exception as error:
+                _log.exception("the store has failed")
+                self.router.store_failure = f"internal error ({type(error).__name__})"
             if self.router.store_failure:
+                self.router.commit(Commit(through=2**62, error=self.router.store_failure, final=True))
                 return
+            self.router.commit(commit)
 
     async def _every(self, seconds: float, work: Callable[[], None]) -> None:
         """Do ``work`` again and again; one that fails is logged, and does not keep the next one from its turn."""
@@ -595,7 +601,7 @@ class Platform:
             try:
                 work()
             except Exception:
-                log.exception("housekeeping failed", work=work.__name__)
+                _log.exception("housekeeping failed: %s", work.__name__)
 
     def release_lanes(self) -> None:
         """Let lanes go on whose time has come."""
@@ -629,6 +635,17 @@ class Platform:
                 continue
             for letter in mailbox.expire(wall, wall - self.limits.mailbox_ttl):
                 self.router.give_up(record, letter, EXPIRED)
+
+
+def _check_ownership(ownership: str) -> None:
+    if len(ownership) > MAX_OWNERSHIP_CHARS:
+        raise InvalidArgument(
+            f"ownership has {len(ownership):,} characters; expected at most {MAX_OWNERSHIP_CHARS:,}", field="ownership"
+        )
+    try:
+        ownership.encode()
+    except UnicodeEncodeError:
+        raise InvalidArgument(f"ownership {shown(ownership)} is not valid Unicode", field="ownership") from None
 
 
 def _digest(token: str) -> bytes:

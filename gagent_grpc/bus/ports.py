@@ -104,6 +104,18 @@ class StoredKey:
     """Unix seconds."""
 
 
+@dataclass(frozen=True, slots=True)
+class StoredDescription:
+    """One entry of the DF."""
+
+    description: DFAgentDescription
+    """With the granted lease."""
+    registered_at: float
+    """When the entry came to be, in Unix seconds; a change of it keeps this."""
+    lease_end: float
+    """Unix seconds; infinite without a lease."""
+
+
 @dataclass(slots=True)
 class StoredPlatform:
     """Everything a store holds, read once at the start."""
@@ -116,8 +128,8 @@ class StoredPlatform:
     """By receiver and sequence, rising."""
     keys: list[StoredKey] = field(default_factory=list)
     """Oldest first."""
-    descriptions: list[DFAgentDescription] = field(default_factory=list)
-    """Entries of the DF, oldest first."""
+    descriptions: list[StoredDescription] = field(default_factory=list)
+    """Entries of the DF, oldest registration first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +140,8 @@ class Commit:
     """Position of the last accept that this commit covers."""
     error: str = ""
     """Why these accepts are not stored, such as a full disk; "" when they are durable."""
+    final: bool = False
+    """The store has failed for good, so trying again does not help."""
 
 
 class Store(Protocol):
@@ -152,7 +166,11 @@ class Store(Protocol):
         ...
 
     def accept(self, message: StoredMessage) -> int:
-        """Store a message; return the position that `next_commit` will cover."""
+        """Store a message; return the position that `next_commit` will cover.
+
+        Raises:
+            InvalidArgument: It holds a value that cannot be stored, here as in the other methods that write.
+        """
         ...
 
     def settle(self, receiver: str, sequence: int, key: StoredKey | None) -> None:
@@ -171,7 +189,7 @@ class Store(Protocol):
         """Remove an agent, its messages and its DF entry."""
         ...
 
-    def put_description(self, description: DFAgentDescription, registered_at: float) -> None:
+    def put_description(self, entry: StoredDescription) -> None:
         """Write a DF entry, new or changed."""
         ...
 

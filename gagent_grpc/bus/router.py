@@ -1,4 +1,4 @@
-"""From a message to the mailboxes of its receivers, or to a refusal for each that was not reached.
+"""From a message to the mailboxes of its receivers, or to a receipt for each that was not reached.
 
 Owns: who a message goes to, recognising repetitions, the bounds at accept, and the `failure` messages of the platform.
 Leaves to others: reading frames and writing receipts (`bus.session`), keeping (`bus.mailbox`, a store).
@@ -6,7 +6,9 @@ Leaves to others: reading frames and writing receipts (`bus.session`), keeping (
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import logging
 import secrets
 import uuid
 from collections import deque
@@ -15,24 +17,25 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from gagent_grpc.acl.aid import RESERVED_NAMES, AgentIdentifier, split_aid
-from gagent_grpc.acl.message import ACLMessage
+from gagent_grpc.acl.management import ONTOLOGY
+from gagent_grpc.acl.message import AUTOMATIC, ACLMessage
 from gagent_grpc.acl.performative import NEVER_ANSWERED, Performative
 from gagent_grpc.bus.ams import SEQUENCES_WRITTEN_AHEAD, AgentManagementSystem, AgentRecord
 from gagent_grpc.bus.dedupe import Dedupe, Key
-from gagent_grpc.bus.mailbox import Letter
+from gagent_grpc.bus.mailbox import RESERVE_SHARE, Letter
 from gagent_grpc.bus.ports import Clock, Codec, Commit, Store, StoredKey, StoredMessage
 from gagent_grpc.config import BusLimits
 from gagent_grpc.envelope import Envelope, Outcome, Report
 from gagent_grpc.errors import InvalidArgument, InvalidName, shown
 
-AMS_ONTOLOGY = "fipa-agent-management"
+_log = logging.getLogger(__name__)
+
 ANONYMOUS = "anonymous"
 """Sender of the messages of nobody in particular; whatever agent bears this name is somebody else."""
 LETTER_COST = 800
 """What a letter takes beside its payload, in bytes (measured); it counts against the bound on all mail together."""
-RESERVE_SHARE = 4
-"""Notices of the platform may take this part of the bound on all mail together, beside that bound."""
 _REPEATED = "accepted before under this id"
+_FAULTY = "internal error; the log of the bus has more"
 # A plain number: it is compared for every message.
 _LAZY = int(Report.RECEIPT_LAZY)
 # A valid address has no more than 384 characters; what an error repeats of a longer one need not be whole.
@@ -42,8 +45,8 @@ _MAX_NAMES_LOOKED_AT = 50
 
 
 @dataclass(slots=True)
-class Refusal:
-    """Why one receiver, or a message as a whole, was not reached."""
+class Receipt:
+    """What became of a message for one receiver, or of the message as a whole; mostly why it was not reached."""
 
     number: int
     """Number of the message in its session, or place in its request."""
@@ -70,15 +73,15 @@ class Origin(Protocol):
         """``receiver`` of message ``number`` was reached; ``waited`` when `expect` was called for it."""
         ...
 
-    def refuse(self, refusal: Refusal, *, waited: bool) -> None:
+    def refuse(self, receipt: Receipt, *, waited: bool) -> None:
         """A receiver was not reached; ``waited`` when `expect` was called for it."""
         ...
 
 
-class Concierge(Protocol):
+class PlatformAgents(Protocol):
     """The platform's own agents, `ams` and `df`."""
 
-    def converse(self, name: str, message: ACLMessage, sender: str) -> ACLMessage | None:
+    def answer(self, name: str, message: ACLMessage, sender: str) -> ACLMessage | None:
         """Return the answer of the agent ``name`` to a message; None when it needs none."""
         ...
 
@@ -121,7 +124,7 @@ class _Platform:
     def accepted(self, number: int, receiver: str, *, waited: bool, lazy: bool) -> None:
         pass
 
-    def refuse(self, refusal: Refusal, *, waited: bool) -> None:
+    def refuse(self, receipt: Receipt, *, waited: bool) -> None:
         pass
 
 
@@ -136,7 +139,7 @@ class Router:
         clock: Clock,
         limits: BusLimits,
         dedupe: Dedupe,
-        concierge: Concierge,
+        agents: PlatformAgents,
     ) -> None:
         self._ams = ams
         self._store = store
@@ -144,7 +147,7 @@ class Router:
         self._clock = clock
         self._limits = limits
         self._dedupe = dedupe
-        self._concierge = concierge
+        self._agents = agents
         self._durable = store.durable
         self._writing: deque[_Writing] = deque()
         self._being_written: dict[Key, _Writing] = {}
@@ -154,12 +157,12 @@ class Router:
         # Ids for messages whose senders give none: never the same again, also not after a restart.
         self._run = secrets.token_hex(6)
         self._given_ids = itertools.count(1)
+        self._hint = ""
+        self._hint_changes = -1
         self.store_failure = ""
         """Why the store takes nothing more; "" while it does."""
         self.accepted_messages = 0
         """Letters accepted since the start."""
-        self.refused_messages = 0
-        """Receivers refused since the start."""
         self.holding: set[AgentRecord] = set()
         """Agents with a lane that waits after a nack."""
         self.unheard_failures = 0
@@ -176,22 +179,36 @@ class Router:
         """Return the agent that sends as ``aid``; None for nobody in particular, and for one that is gone."""
         return None if aid == ANONYMOUS else self._ams.find(aid)
 
-    def submit(self, payload: bytes, origin: Origin, number: int) -> None:
-        """Take one encoded message from ``origin``: each receiver is reached or refused, now or with a commit."""
+    def count_receipts(self, payload: bytes) -> int:
+        """Return how many receipts `submit` would give for one encoded message at most; 1 when it refuses it as a whole."""
+        if len(payload) > self._limits.max_message_bytes:
+            return 1
+        try:
+            receivers = len(self._codec.decode(payload).to)
+        except InvalidArgument:
+            return 1
+        return receivers if 1 <= receivers <= self._limits.max_receivers else 1
+
+    def submit(self, payload: bytes, origin: Origin, number: int) -> int:
+        """Take one encoded message from ``origin``: each receiver is reached or refused, now or with a commit.
+
+        Returns:
+            How many receivers were handled; 1 for a message that is refused as a whole.
+        """
         if len(payload) > self._limits.max_message_bytes:
             detail = f"the message has {len(payload):,} bytes encoded, the limit is {self._limits.max_message_bytes:,}"
-            self._refuse(origin, Refusal(number, "", Outcome.TOO_LARGE, detail), None)
-            return
+            self._refuse(origin, Receipt(number, "", Outcome.TOO_LARGE, detail), None)
+            return 1
         try:
             envelope = self._codec.decode(payload)
         except InvalidArgument as error:
-            self._refuse(origin, Refusal(number, "", Outcome.INVALID, str(error), field=error.field), None)
-            return
+            self._refuse(origin, Receipt(number, "", Outcome.INVALID, str(error), field=error.field), None)
+            return 1
         sender = envelope.sender
         if sender and origin.aid not in {sender, f"{sender}@{self._ams.platform}"}:
             detail = f"the body names the sender {shown(sender)}, the session is that of {origin.aid}"
-            self._refuse(origin, Refusal(number, "", Outcome.DENIED, detail, field="sender"), envelope)
-            return
+            self._refuse(origin, Receipt(number, "", Outcome.DENIED, detail, field="sender"), envelope)
+            return 1
         receivers = envelope.to
         if not 1 <= len(receivers) <= self._limits.max_receivers:
             detail = (
@@ -199,12 +216,12 @@ class Router:
                 if receivers
                 else "no receiver: neither `to` nor the body names one"
             )
-            self._refuse(origin, Refusal(number, "", Outcome.INVALID, detail, field="to"), envelope)
-            return
+            self._refuse(origin, Receipt(number, "", Outcome.INVALID, detail, field="to"), envelope)
+            return 1
         now = self._clock.time()
         if len(receivers) == 1:
             self._submit_to(receivers[0], envelope, origin, number, now)
-            return
+            return 1
         # A name that stands twice, in either form, is one receiver.
         seen: set[str] = set()
         for receiver in receivers:
@@ -212,18 +229,20 @@ class Router:
             if name not in seen:
                 seen.add(name)
                 self._submit_to(receiver, envelope, origin, number, now)
+        return len(seen)
 
     def _submit_to(self, receiver: str, envelope: Envelope, origin: Origin, number: int, now: float) -> None:
         if envelope.expires_at and envelope.expires_at <= now:
             detail = f"expires_at was {now - envelope.expires_at:.3f} s ago by the clock of the bus"
-            self._refuse(origin, Refusal(number, receiver, Outcome.EXPIRED, detail, field="expires_at"), envelope)
+            self._refuse(origin, Receipt(number, receiver, Outcome.EXPIRED, detail, field="expires_at"), envelope)
             return
         record = self._ams.find(receiver)
         if record is None:
             self._submit_elsewhere(receiver, envelope, origin, number)
             return
         key = None
-        if envelope.id:
+        # Nobody in particular is many senders, and their ids are not unique among them.
+        if envelope.id and origin.aid != ANONYMOUS:
             key = (origin.aid, envelope.id, record.name)
             written = self._being_written.get(key)
             if written is not None and written.record is not record:
@@ -239,22 +258,22 @@ class Router:
                 origin.expect(number)
                 return
             if known is not None:
-                self._refuse(origin, Refusal(number, receiver, Outcome.DUPLICATE, _REPEATED), envelope)
+                self._refuse(origin, Receipt(number, receiver, Outcome.DUPLICATE, _REPEATED), envelope)
                 return
         if self.store_failure and self._durable and not envelope.transient:
             detail = f"not stored: {self.store_failure}"
-            self._refuse(origin, Refusal(number, receiver, Outcome.UNREACHABLE, detail), envelope)
+            self._refuse(origin, Receipt(number, receiver, Outcome.UNREACHABLE, detail), envelope)
             return
         mailbox = record.mailbox
         size = len(envelope.payload)
         cost = size + LETTER_COST
         if self._mail_bytes + cost > self._limits.total_mail_bytes:
             detail = f"all mailboxes together hold {self._mail_bytes:,} bytes, the limit is {self._limits.total_mail_bytes:,}"
-            self._refuse(origin, Refusal(number, receiver, Outcome.MAILBOX_FULL, detail, 0.1), envelope)
+            self._refuse(origin, Receipt(number, receiver, Outcome.MAILBOX_FULL, detail, 0.1), envelope)
             return
         if not mailbox.reserve(size):
             detail = f"{mailbox.messages:,} messages, {mailbox.bytes:,} bytes unsettled"
-            self._refuse(origin, Refusal(number, receiver, Outcome.MAILBOX_FULL, detail, 0.1), envelope)
+            self._refuse(origin, Receipt(number, receiver, Outcome.MAILBOX_FULL, detail, 0.1), envelope)
             return
         self._mail_bytes += cost
         self._deliver(record, envelope, origin, number, receiver, key, now)
@@ -271,17 +290,24 @@ class Router:
                 detail = f"the delivery address {shown(receiver)} is of a kind that is not served; expected name or name@platform"
             else:
                 detail = str(error)
-            self._refuse(origin, Refusal(number, receiver, Outcome.INVALID, detail, field="to"), envelope)
+            self._refuse(origin, Receipt(number, receiver, Outcome.INVALID, detail, field="to"), envelope)
             return
         if platform and platform != self._ams.platform:
             detail = f"the platform {platform!r} is not known here; this one is {self._ams.platform!r}"
-            self._refuse(origin, Refusal(number, receiver, Outcome.UNREACHABLE, detail), envelope)
+            self._refuse(origin, Receipt(number, receiver, Outcome.UNREACHABLE, detail), envelope)
         elif name in RESERVED_NAMES:
-            self._converse(name, receiver, envelope, origin, number)
+            self._submit_to_platform(name, receiver, envelope, origin, number)
         else:
-            self._refuse(origin, Refusal(number, receiver, Outcome.NO_SUCH_AGENT, self._who_is_there()), envelope)
+            self._refuse(origin, Receipt(number, receiver, Outcome.NO_SUCH_AGENT, self._who_is_there()), envelope)
 
     def _who_is_there(self) -> str:
+        """Say who is registered, in the same words until somebody comes or goes: refusals come in thousands."""
+        if self._hint_changes != self._ams.changes:
+            self._hint_changes = self._ams.changes
+            self._hint = self._describe_registered()
+        return self._hint
+
+    def _describe_registered(self) -> str:
         # A look at all of them would cost more than everything else that happens to the message.
         looked_at = itertools.islice(self._ams, _MAX_NAMES_LOOKED_AT)
         names = list(itertools.islice((record.name for record in looked_at if not record.ephemeral), 6))
@@ -312,20 +338,27 @@ class Router:
         letter = Letter(sequence, envelope, origin.aid, message_id, "", now)
         letter.in_reserve = notice
         if durable:
-            position = self._store.accept(
-                StoredMessage(
-                    record.name,
-                    sequence,
-                    origin.aid,
-                    message_id,
-                    envelope.id,
-                    envelope.digest,
-                    "",
-                    now,
-                    0,
-                    envelope.payload,
-                )
+            stored = StoredMessage(
+                record.name,
+                sequence,
+                origin.aid,
+                message_id,
+                envelope.id if origin.aid != ANONYMOUS else "",
+                envelope.digest,
+                "",
+                now,
+                0,
+                envelope.payload,
             )
+            try:
+                position = self._store.accept(stored)
+            except InvalidArgument as error:
+                record.mailbox.release(letter)
+                self._uncount(letter)
+                self._refuse(
+                    origin, Receipt(number, receiver, Outcome.INVALID, str(error), field=error.field), envelope
+                )
+                return
             writing = _Writing(position, record, letter, origin, number, receiver, key)
             self._writing.append(writing)
             if key is not None:
@@ -348,20 +381,38 @@ class Router:
         writing = self._writing
         while writing and writing[0].position <= commit.through:
             one = writing.popleft()
-            letter = one.letter
-            if one.key is not None and self._being_written.get(one.key) is one:
-                del self._being_written[one.key]
-            if self._ams.find(one.record.aid) is not one.record:
-                self._not_kept(one, Outcome.NO_SUCH_AGENT, "deregistered meanwhile", None)
-                continue
-            if commit.error and not letter.in_reserve:
+            try:
+                self._finish(one, commit)
+            except Exception:
+                # One letter's trouble must not keep those after it from their receipts.
+                _log.exception("a letter was not finished: to %s, sequence %d", one.record.aid, one.letter.sequence)
+                self._refuse_faulty(one)
+
+    def _finish(self, one: _Writing, commit: Commit) -> None:
+        letter = one.letter
+        if one.key is not None and self._being_written.get(one.key) is one:
+            del self._being_written[one.key]
+        if self._ams.find(one.record.aid) is not one.record:
+            self._not_kept(one, Outcome.NO_SUCH_AGENT, "deregistered meanwhile", None)
+            return
+        # A notice goes out even if it cannot be stored: it may be the one that says so.
+        if commit.error and not letter.in_reserve:
+            if commit.final:
+                self._not_kept(one, Outcome.UNREACHABLE, f"not stored: {commit.error}", None)
+            else:
                 self._not_kept(one, Outcome.MAILBOX_FULL, f"not stored: {commit.error}", 1.0)
-                continue
-            # A notice goes out even if it cannot be stored: it may be the one that says so.
-            self._put(one.record, letter, one.key)
-            one.origin.accepted(one.number, one.receiver, waited=True, lazy=letter.envelope.report == _LAZY)
-            for origin, number, receiver in one.repeats:
-                self._refuse(origin, Refusal(number, receiver, Outcome.DUPLICATE, _REPEATED), None, waited=True)
+            return
+        self._put(one.record, letter, one.key)
+        one.origin.accepted(one.number, one.receiver, waited=True, lazy=letter.envelope.report == _LAZY)
+        for origin, number, receiver in one.repeats:
+            self._refuse(origin, Receipt(number, receiver, Outcome.DUPLICATE, _REPEATED), None, waited=True)
+
+    def _refuse_faulty(self, one: _Writing) -> None:
+        """Tell whoever waits for a letter that could not be finished; nobody knows what became of it."""
+        for origin, number, receiver in [(one.origin, one.number, one.receiver), *one.repeats]:
+            # Where telling is what fails, or it was told already, there is no more to do.
+            with contextlib.suppress(Exception):
+                self._refuse(origin, Receipt(number, receiver, Outcome.UNREACHABLE, _FAULTY), None, waited=True)
 
     def _not_kept(self, one: _Writing, outcome: Outcome, detail: str, retry_after: float | None) -> None:
         """A letter did not become durable, or its receiver is gone: nobody was reached."""
@@ -369,7 +420,7 @@ class Router:
         self._uncount(one.letter)
         envelope = one.letter.envelope
         for origin, number, receiver in [(one.origin, one.number, one.receiver), *one.repeats]:
-            self._refuse(origin, Refusal(number, receiver, outcome, detail, retry_after), envelope, waited=True)
+            self._refuse(origin, Receipt(number, receiver, outcome, detail, retry_after), envelope, waited=True)
 
     def _uncount(self, letter: Letter) -> None:
         if letter.in_reserve:
@@ -381,7 +432,7 @@ class Router:
         """Put a stored letter back into its mailbox at the start, over its bounds if need be: it was accepted."""
         record.mailbox.reserve_over(letter.size)
         self._mail_bytes += letter.size + LETTER_COST
-        if letter.envelope.id:
+        if letter.envelope.id and letter.sender != ANONYMOUS:
             self._dedupe.accepted((letter.sender, letter.envelope.id, record.name), letter.envelope.digest)
         record.mailbox.put(letter)
 
@@ -393,7 +444,7 @@ class Router:
         self._uncount(letter)
         stored_key = None
         # Nobody repeats a notice of the platform, so its key need not be remembered.
-        if envelope.id and not letter.in_reserve:
+        if envelope.id and not letter.in_reserve and letter.sender != ANONYMOUS:
             now = self._clock.time()
             self._dedupe.settled((letter.sender, envelope.id, record.name), envelope.digest, now)
             stored_key = StoredKey(letter.sender, envelope.id, record.name, envelope.digest, now)
@@ -421,13 +472,19 @@ class Router:
             sender=AgentIdentifier(self._self.aid),
             receivers=(AgentIdentifier(record.aid),),
             content=why,
-            ontology=AMS_ONTOLOGY,
+            ontology=ONTOLOGY,
             protocol=envelope.protocol or None,
             conversation_id=envelope.conversation_id or None,
             in_reply_to=envelope.reply_with or None,
-            user_parameters={"X-failed-receiver": receiver, "X-failed-id": envelope.id, "X-automatic": "true"},
+            user_parameters={"X-failed-receiver": receiver, "X-failed-id": envelope.id, AUTOMATIC: "true"},
         )
-        notice = self._encoded(message)
+        try:
+            notice = self._encoded(message)
+        except InvalidArgument:
+            # Only a defect gets here, and it must not end the session that is at work.
+            _log.exception("a failure could not be encoded: to %s, about %s", record.aid, receiver)
+            self.unheard_failures += 1
+            return
         cost = len(notice.payload) + LETTER_COST
         reserve = self._limits.total_mail_bytes // RESERVE_SHARE
         if self._notice_bytes + cost > reserve or not record.mailbox.reserve_notice(len(notice.payload)):
@@ -441,12 +498,12 @@ class Router:
 
     # ---- the platform's own agents ---------------------------------------------------------------------------------
 
-    def _converse(self, name: str, receiver: str, envelope: Envelope, origin: Origin, number: int) -> None:
+    def _submit_to_platform(self, name: str, receiver: str, envelope: Envelope, origin: Origin, number: int) -> None:
         """Have `ams` or `df` answer a message. Its answer is ordinary mail of whoever asked."""
         key = (origin.aid, envelope.id, name)
-        known = self._dedupe.find(key) if envelope.id else None
+        known = self._dedupe.find(key) if envelope.id and origin.aid != ANONYMOUS else None
         if known is not None:
-            repeated = Refusal(number, receiver, Outcome.DUPLICATE, _REPEATED)
+            repeated = Receipt(number, receiver, Outcome.DUPLICATE, _REPEATED)
             self._refuse(
                 origin, repeated if known == envelope.digest else _used_id(number, receiver, envelope), envelope
             )
@@ -454,23 +511,28 @@ class Router:
         message = self._codec.decode_acl(envelope.payload)
         if message is None:
             detail = f"{name} speaks ACL only; expected an ACL body"
-            self._refuse(origin, Refusal(number, receiver, Outcome.INVALID, detail, field="body"), envelope)
+            self._refuse(origin, Receipt(number, receiver, Outcome.INVALID, detail, field="body"), envelope)
             return
         asker = self.sender_of(origin.aid)
         if asker is not None and (asker.mailbox.full or not self._has_room(0)):
             # Asked before anything is done, since what is done could not be told.
             detail = "the mailbox of the sender has no room for the answer"
-            self._refuse(origin, Refusal(number, receiver, Outcome.MAILBOX_FULL, detail, 0.1), envelope)
+            self._refuse(origin, Receipt(number, receiver, Outcome.MAILBOX_FULL, detail, 0.1), envelope)
             return
-        answer = self._concierge.converse(name, message, origin.aid)
-        if envelope.id:
+        answer = self._agents.answer(name, message, origin.aid)
+        if envelope.id and origin.aid != ANONYMOUS:
             self._dedupe.settled(key, envelope.digest, self._clock.time())
         origin.accepted(number, receiver, waited=False, lazy=envelope.report == _LAZY)
         if answer is None:
             return
-        made = self._encoded(answer)
-        size = len(made.payload)
         actor = _Platform(f"{name}@{self._ams.platform}")
+        try:
+            made = self._encoded(answer)
+        except InvalidArgument:
+            _log.exception("an answer of %s could not be encoded: to %s", actor.aid, origin.aid)
+            self.fail(envelope, origin.aid, actor.aid, "done, but the answer cannot be encoded")
+            return
+        size = len(made.payload)
         if size > self._limits.max_message_bytes:
             why = (
                 f"the answer has {size:,} bytes, the limit is {self._limits.max_message_bytes:,}; ask for fewer results"
@@ -498,19 +560,17 @@ class Router:
             return () if asker is None else (asker,)
         return found
 
-    def _refuse(self, origin: Origin, refusal: Refusal, envelope: Envelope | None, *, waited: bool = False) -> None:
-        """Tell ``origin`` of a refusal, also as a `failure` when the message in ``envelope`` asks for that."""
-        if not refusal.outcome.delivered:
-            self.refused_messages += 1
-        if len(refusal.receiver) > _MAX_RECEIVER_CHARS:
-            refusal.receiver = refusal.receiver[:_MAX_RECEIVER_CHARS]
-        if len(refusal.detail) > _MAX_DETAIL_CHARS:
-            refusal.detail = refusal.detail[:_MAX_DETAIL_CHARS]
-        origin.refuse(refusal, waited=waited)
-        if envelope is not None and envelope.report == Report.FAILURE_MESSAGE and not refusal.outcome.delivered:
-            self.fail(envelope, origin.aid, refusal.receiver, f"{refusal.outcome.name}: {refusal.detail}")
+    def _refuse(self, origin: Origin, receipt: Receipt, envelope: Envelope | None, *, waited: bool = False) -> None:
+        """Give ``origin`` a receipt that is no ACCEPTED, also as a `failure` when the message in ``envelope`` asks for that."""
+        if len(receipt.receiver) > _MAX_RECEIVER_CHARS:
+            receipt.receiver = receipt.receiver[:_MAX_RECEIVER_CHARS]
+        if len(receipt.detail) > _MAX_DETAIL_CHARS:
+            receipt.detail = receipt.detail[:_MAX_DETAIL_CHARS]
+        origin.refuse(receipt, waited=waited)
+        if envelope is not None and envelope.report == Report.FAILURE_MESSAGE and not receipt.outcome.delivered:
+            self.fail(envelope, origin.aid, receipt.receiver, f"{receipt.outcome.name}: {receipt.detail}")
 
 
-def _used_id(number: int, receiver: str, envelope: Envelope) -> Refusal:
+def _used_id(number: int, receiver: str, envelope: Envelope) -> Receipt:
     detail = f"the id {envelope.id!r} was used for another message to this receiver; expected a new id"
-    return Refusal(number, receiver, Outcome.INVALID, detail, field="id")
+    return Receipt(number, receiver, Outcome.INVALID, detail, field="id")

@@ -7,6 +7,7 @@ others: routing (`bus.router`), frames and the wire (`codec`, `server`), the lif
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from gagent_grpc.acl.descriptions import LifeCycleState
 from gagent_grpc.bus.ams import AgentRecord
 from gagent_grpc.bus.mailbox import Letter
 from gagent_grpc.bus.ports import Clock
-from gagent_grpc.bus.router import Refusal, Router
+from gagent_grpc.bus.router import Receipt, Router
 from gagent_grpc.config import BusLimits
 from gagent_grpc.errors import AnswerTimeout, BusError, PreconditionFailed, SessionSuperseded
 
@@ -29,6 +30,8 @@ EXPIRED = "EXPIRED: its time was over before it was handled"
 """What the sender is told of a message that was accepted and came too late."""
 MAX_BATCH_RECEIPTS = 500
 """Most exceptions in one frame of receipts, so that it fits a frame however much they have to say."""
+MAX_UNSAID_EXCEPTIONS = 10_000
+"""Exceptions that wait for a client to read, beyond which the bus reads nothing more of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +69,7 @@ class Outgoing:
 
     accepted_through: int | None = None
     """Receipts: number up to which all is said; None for no receipts."""
-    exceptions: list[Refusal] = field(default_factory=list)
+    exceptions: list[Receipt] = field(default_factory=list)
     states: list[StateChange] = field(default_factory=list)
     notices: list[Notice] = field(default_factory=list)
     returned: list[int] = field(default_factory=list)
@@ -100,7 +103,9 @@ class Session:
         *,
         window_messages: int,
         window_bytes: int,
+        held_back: bool = False,
     ) -> None:
+        """Make a session; one that is ``held_back`` delivers nothing before `start_delivering`."""
         self.record = record
         self.aid = record.aid
         self.generation = generation
@@ -121,14 +126,18 @@ class Session:
         self._number = 0
         self._unresolved: deque[int] = deque()
         self._said_through = 0
+        self._unsaid_bytes = 0
+        # (last number, bytes) of each batch that has not all its receipts.
+        self._unsaid: deque[tuple[int, int]] = deque()
         self._receipts_due = False
-        self._exceptions: list[Refusal] = []
+        self._exceptions: list[Receipt] = []
         self._notices: list[Notice] = []
         self._states: list[StateChange] = []
         self._returned: list[int] = []
         self._heartbeat_due = False
         self._tag = 0
         self._paused = False
+        self._held_back = held_back
         self._ended = False
         self._closing = False
         self._draining = False
@@ -143,21 +152,38 @@ class Session:
         self.heard_at = self._clock.monotonic()
         self._heard.set()
 
-    def submit(self, payloads: Sequence[bytes]) -> None:
-        """Route a batch of encoded messages; their receipts come with `outgoing`."""
+    def submit(self, payloads: Sequence[bytes], *, max_receivers: float = math.inf) -> int:
+        """Route a batch of encoded messages, or its beginning; their receipts come with `outgoing`.
+
+        Returns:
+            How many were taken: all, or as many as it takes to come to ``max_receivers`` receivers.
+        """
+        before = number = self._number
+        receivers = 0
         submit = self._router.submit
-        number = self._number
         for payload in payloads:
             number += 1
             self._number = number
-            submit(payload, self, number)
+            receivers += submit(payload, self, number)
+            if receivers >= max_receivers:
+                break
+        taken = number - before
+        size = sum(map(len, payloads if taken == len(payloads) else payloads[:taken]))
+        self._unsaid_bytes += size
+        self._unsaid.append((number, size))
+        return taken
 
     async def room_to_send(self) -> None:
-        """Wait while more than the send window is sent and not receipted.
+        """Wait while more than the send window is sent and not receipted, or too many exceptions are not read.
 
         Only who ignores the window waits here, or whose receipts nobody reads. What it holds up is its own stream.
         """
-        while self._number - self._said_through > self._limits.send_window_messages and not self._ended:
+        limits = self._limits
+        while not self._ended and (
+            self._number - self._said_through > limits.send_window_messages
+            or self._unsaid_bytes > limits.send_window_bytes
+            or len(self._exceptions) > MAX_UNSAID_EXCEPTIONS
+        ):
             self.listening = False
             self._receipts_due = True
             self._wake.set()
@@ -173,10 +199,12 @@ class Session:
         ack_through_tag: int,
         acks: Sequence[int],
         nacks: Sequence[Nack],
-        in_progress: Sequence[int],
         rejects: Sequence[tuple[int, str]],
     ) -> None:
-        """Say what became of deliveries. Nothing happens for an ended generation or an unknown sequence."""
+        """Say what became of deliveries. Nothing happens for an ended generation or an unknown sequence.
+
+        What is in progress need not be said: no lease runs while its session lives, and any frame is a sign of life.
+        """
         record = self.record
         if record.generation != self.generation or self._ended:
             return
@@ -197,19 +225,20 @@ class Session:
                 router.give_up(
                     record, rejected, f"rejected by the receiver: {reason}" if reason else "rejected by the receiver"
                 )
-        # A sequence in progress needs nothing: no lease runs while its session lives, and the frame is the sign of life.
         self._wake.set()
 
     def _nack(self, nacks: Sequence[Nack]) -> None:
         mailbox = self.record.mailbox
         now = self._clock.monotonic()
-        again: dict[int, tuple[float, str]] = {}
+        again: dict[int, float] = {}
         for nack in nacks:
             letter = mailbox.in_flight_letter(nack.sequence)
             if letter is None:
+                # Settled or unknown: a client that holds its lane back until it hears of the nack has to hear of it.
+                self._returned.append(nack.sequence)
                 continue
             if letter.attempt < self._limits.max_deliveries:
-                again[nack.sequence] = (now + max(0.0, nack.delay), nack.error)
+                again[nack.sequence] = now + max(0.0, nack.delay)
             else:
                 why = f"given up after {letter.attempt} deliveries" + (f": {nack.error}" if nack.error else "")
                 mailbox.settle(nack.sequence)
@@ -244,15 +273,23 @@ class Session:
         if waited:
             # Commits come in the order in which messages were written, so the first one is always meant.
             self._resolve(number)
-        if not lazy or number - self._said_through >= self._limits.send_window_messages // 2:
+        if not lazy or self._much_is_unsaid(number):
             self._receipts_due = True
             self._wake.set()
 
-    def refuse(self, refusal: Refusal, *, waited: bool) -> None:
+    def _much_is_unsaid(self, number: int) -> bool:
+        """Whether lazy receipts must go out now, since half of the client's send window waits for them."""
+        limits = self._limits
+        return (
+            number - self._said_through >= limits.send_window_messages // 2
+            or self._unsaid_bytes >= limits.send_window_bytes // 2
+        )
+
+    def refuse(self, receipt: Receipt, *, waited: bool) -> None:
         """A receiver was not reached, or had the message already."""
         if waited:
-            self._resolve(refusal.number)
-        self._exceptions.append(refusal)
+            self._resolve(receipt.number)
+        self._exceptions.append(receipt)
         self._receipts_due = True
         self._wake.set()
 
@@ -294,6 +331,11 @@ class Session:
             # Also while deliveries go out: a client that is slow to settle them has to be asked whether it lives.
             self.beat()
 
+    def start_delivering(self) -> None:
+        """Deliver from now on; nothing happens for a session that was not held back."""
+        self._held_back = False
+        self._wake.set()
+
     def wake(self) -> None:
         """Look again whether there is something to write."""
         self._wake.set()
@@ -302,6 +344,9 @@ class Session:
         """Ask for a sign of life; return whether one came within ``timeout`` seconds."""
         if self._ended:
             return False
+        if not self.listening:
+            # The bus itself reads nothing of it; silence says nothing.
+            return True
         self._heard.clear()
         self.beat()
         try:
@@ -368,7 +413,7 @@ class Session:
         if self._heartbeat_due:
             out.heartbeat = True
             self._heartbeat_due = False
-        if not self._ended and not self._paused and self.record.deliverable:
+        if not self._ended and not self._paused and not self._held_back and self.record.deliverable:
             out.letters = self._take()
         through = self._unresolved[0] - 1 if self._unresolved else self._number
         # Lazy receipts go along with whatever goes out anyway.
@@ -380,8 +425,11 @@ class Session:
             else:
                 out.exceptions, self._exceptions = self._exceptions, []
                 self._said_through = through
+                # A batch counts until the last of its receipts, so that nothing is noted for each message.
+                while self._unsaid and self._unsaid[0][0] <= through:
+                    self._unsaid_bytes -= self._unsaid.popleft()[1]
                 self._receipts_due = False
-                self._receipted.set()
+            self._receipted.set()
             out.accepted_through = self._said_through
         return out
 

@@ -15,13 +15,15 @@ if TYPE_CHECKING:
     from gagent_grpc.cli.settings import Settings
     from gagent_grpc.client.ams import AgentEntry
 
+UNKNOWN = "unknown: no session; its mail waits"
+"""What FIPA's word for an agent that is away says of it."""
 Act = Literal["suspend", "resume", "kill"]
 
 
 def ps(
     show_all: Annotated[
         bool,
-        typer.Option("--all", "-a", help="Show those that are away, too: their names are kept and their mail waits."),
+        typer.Option("--all", "-a", help=f"Show those that are away, too. {UNKNOWN[0].upper()}{UNKNOWN[1:]}."),
     ] = False,
     as_json: options.Json = False,
     timeout: options.Timeout = None,
@@ -55,7 +57,7 @@ def ps(
     else:
         note("No agent is registered." if not entries else "No agent is connected.")
     if len(shown) < len(entries):
-        note(f"{len(entries) - len(shown)} more away; see them: gagent ps --all")
+        note(f"{len(entries) - len(shown)} more away ({UNKNOWN}); see them: gagent ps --all")
 
 
 def suspend(

@@ -1,4 +1,4 @@
-"""`gagent demo`: the command; what it shows is in `cli.conversation`."""
+"""`gagent demo`: the command; what it shows is in `cli.demo_bus`."""
 # ruff: noqa: PLC0415  # Commands import what they need when they run, so that help and version answer at once.
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ def demo() -> None:
 
     # gRPC's own lines would stand between those of the conversation.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    from gagent_grpc.cli.conversation import show
+    from gagent_grpc.cli.demo_bus import show
     from gagent_grpc.cli.logs import set_up_logs
 
     set_up_logs()

@@ -13,6 +13,7 @@ from __future__ import annotations
 import enum
 
 from gagent_grpc.errors import (
+    AgentAlreadyRegistered,
     AnswerTimeout,
     BusError,
     ConfigurationError,
@@ -54,6 +55,10 @@ EXIT_CODES: dict[type[BusError], ExitCode] = {
 }
 
 
+SEE_ALL = "See gagent ps --all"
+"""The way out for who waits for an agent that is away."""
+
+
 def exit_code(error: BusError) -> ExitCode:
     """Return the exit code for ``error``."""
     if isinstance(error, DeliveryRefused) and error.outcome == "DENIED":
@@ -61,11 +66,27 @@ def exit_code(error: BusError) -> ExitCode:
     return next(EXIT_CODES[cls] for cls in type(error).__mro__ if cls in EXIT_CODES)
 
 
-def describe(error: BusError) -> str:
-    """Return what a person reads about ``error``: what happened, and the way out where there is one."""
+def describe(error: BusError, *, name_setting: str = "--name") -> str:
+    """Return what a person reads about ``error``: what happened, and the way out where there is one.
+
+    Args:
+        error: What was raised.
+        name_setting: How the person who reads it chooses the name of an agent.
+    """
+    if isinstance(error, AgentAlreadyRegistered):
+        # Only who runs an agent asks for a name that somebody may have.
+        name = error.name.partition("@")[0]
+        return f"{error}. Stop it (gagent kill {name}) or choose another name with {name_setting}"
     if isinstance(error, DeliveryRefused):
         # "nobody: NO_SUCH_AGENT. Registered: helper, planner"
         first = error.detail.split(maxsplit=1)[0].rstrip(":") if error.detail else ""
         detail = error.detail[:1].upper() + error.detail[1:] if first.isalpha() else error.detail
         return f"{error.receiver}: {error.outcome}" + (f". {detail}" if detail else "")
+    if isinstance(error, AnswerTimeout) and error.hint:
+        return f"{error}. {SEE_ALL}"
     return str(error) or type(error).__name__
+
+
+def ended_by_ams(name: str) -> str:
+    """Return what a person reads whose agent ``name`` was ended by somebody else; no error, so its exit code is 0."""
+    return f"{name} was ended by the AMS (gagent kill)"

@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from gagent_grpc import __version__
-from gagent_grpc.cli import agents, config, demo, df, run, serve, talk
+from gagent_grpc.cli import agents, config, demo, df, messages, run, serve
 from gagent_grpc.cli.exits import describe, exit_code
 from gagent_grpc.errors import BusError
 
@@ -60,8 +60,8 @@ def gagent(
 
 app.command()(serve.serve)
 app.command(cls=run.RunCommand)(run.run)
-app.command()(talk.request)
-app.command()(talk.send)
+app.command()(messages.request)
+app.command()(messages.send)
 app.command()(agents.ps)
 app.add_typer(df.app, name="df")
 app.command()(agents.suspend)

@@ -31,7 +31,7 @@ class OverheardStore(SqliteStore):
         """
         super().__init__(path)
         self._tell = tell
-        self._codec = EnvelopeCodec(BusLimits())
+        self._codec = EnvelopeCodec(max_id_bytes=BusLimits().max_id_bytes)
         self.heard = 0
         """Messages so far."""
 

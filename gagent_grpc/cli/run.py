@@ -13,6 +13,8 @@ import typer
 from typer.core import TyperCommand
 
 from gagent_grpc.cli import options
+from gagent_grpc.cli.exits import ended_by_ams
+from gagent_grpc.cli.output import note
 
 if TYPE_CHECKING:
     from gagent_grpc.bridge.supervisor import ScriptAgent
@@ -110,6 +112,8 @@ async def _run(agent: ScriptAgent, what: str) -> None:
     """Be the agent until it ends; SIGTERM and Ctrl-C end it politely, and a second one at once."""
     import asyncio
 
+    from gagent_grpc.bridge.events import Ending
+
     running = asyncio.ensure_future(agent.run())
     asked = False
 
@@ -132,19 +136,25 @@ async def _run(agent: ScriptAgent, what: str) -> None:
         await asyncio.wait({running, ready}, return_when=asyncio.FIRST_COMPLETED)
         if ready.done():
             typer.echo(f"gagent: {agent.agent.aid} runs {what}; Ctrl-C stops it")
-        await running
+        if await running is Ending.TERMINATED:
+            note(ended_by_ams(agent.name))
     except asyncio.CancelledError:
         if not asked:
             raise
     finally:
+        # Nobody may be there to read the line above, and the agent still ends politely.
+        running.cancel()
         ready.cancel()
+        await asyncio.gather(running, ready, return_exceptions=True)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
 
 
 def _command(script: Path | None, given: tuple[str, ...] | None) -> list[str]:
     """Return the command of the script, or the one behind `--`.
 
     Raises:
-        typer.BadParameter: Neither or both are given, or there is no such file.
+        typer.BadParameter: Neither or both are given, there is no such file, or nothing is known to run it.
     """
     if script is not None and given is not None:
         raise typer.BadParameter(
@@ -161,8 +171,12 @@ def _command(script: Path | None, given: tuple[str, ...] | None) -> list[str]:
     if not script.is_file():
         raise typer.BadParameter(f"{script}: no such file; expected a .py, .js or .sh file", param_hint="SCRIPT")
     from gagent_grpc.bridge.command import script_command
+    from gagent_grpc.errors import ScriptError
 
-    return script_command(script)
+    try:
+        return script_command(script)
+    except ScriptError as error:
+        raise typer.BadParameter(str(error), param_hint="SCRIPT") from error
 
 
 def _name(script: Path | None, name: str | None) -> str:

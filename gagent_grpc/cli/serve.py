@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -75,29 +76,37 @@ def serve(
 
 async def _serve(settings: Settings, port_file: Path | None) -> None:
     import asyncio
-
-    import structlog
+    import logging
 
     from gagent_grpc.server.app import is_loopback, open_bus
+    from gagent_grpc.server.process import raise_descriptor_limit, tune_collector
 
-    log = structlog.get_logger(__name__)
+    log = logging.getLogger(__name__)
     stop = asyncio.Event()
 
     def on_signal(number: int) -> None:
         if stop.is_set():
             # Nothing that was accepted is lost: its commit was synced before its receipt.
-            log.warning("second signal: exit at once", signal=signal.Signals(number).name)
+            log.warning("second signal, %s: exit at once", signal.Signals(number).name)
             os._exit(128 + number)
-        log.info("stopping", signal=signal.Signals(number).name)
+        log.info("stopping: %s", signal.Signals(number).name)
         stop.set()
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, int(number))
     address = settings.store_address
-    async with open_bus(
-        open_store(address), listen=settings.listen, platform=settings.platform, insecure=settings.insecure
-    ) as bus:
+    # Before the bus opens, which says how many connections fit.
+    raise_descriptor_limit()
+    tune_collector()
+    async with contextlib.AsyncExitStack() as stack:
+        opening = open_bus(
+            open_store(address), listen=settings.listen, platform=settings.platform, insecure=settings.insecure
+        )
+        try:
+            bus = await stack.enter_async_context(opening)
+        except ConfigurationError as error:
+            raise _with_way_out(error) from error
         if is_loopback(settings.listen.rpartition(":")[0]):
             log.info("no TLS and no credentials: the developer's default, since only this machine reaches the bus")
         else:
@@ -105,6 +114,18 @@ async def _serve(settings: Settings, port_file: Path | None) -> None:
         with _written(port_file, bus.address):
             typer.echo(f"gagent: bus {settings.platform!r} listens at {bus.address}, store {address}")
             await stop.wait()
+
+
+def _with_way_out(error: ConfigurationError) -> ConfigurationError:
+    """Return the error with what a person at the command line can do about it, where that is known."""
+    # The store knows of no commands, and says what it found in words only.
+    held = re.search(r"another bus has it open \(process (\w+)\)", str(error))
+    if held is None:
+        return error
+    return ConfigurationError(
+        f"A bus already runs on this store (process {held[1]}). Use it, or start another one:"
+        " gagent serve --store sqlite:OTHER.db --listen 127.0.0.1:0"
+    )
 
 
 def open_store(address: str) -> Store:

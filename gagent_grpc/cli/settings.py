@@ -10,6 +10,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +24,7 @@ from pydantic_settings import (
 )
 
 from gagent_grpc.acl.aid import encode_name
+from gagent_grpc.cli.output import note, printable
 from gagent_grpc.config import DEFAULT_ENDPOINT, DEFAULT_PLATFORM, ClientLimits
 from gagent_grpc.errors import ConfigurationError
 
@@ -30,6 +32,8 @@ FILE = "gagent.toml"
 """Settings file of the current folder."""
 PREFIX = "GAGENT_"
 """What the variables of the environment begin with."""
+OF_SCRIPTS = ("GAGENT_BRIDGE", "GAGENT_NAME", "GAGENT_SERVICES")
+"""Variables that only script agents read."""
 
 
 class Settings(BaseSettings):
@@ -101,13 +105,20 @@ class Resolved:
     """Where each setting comes from: a flag, a variable, a file, or `default`."""
 
 
+def unknown_variables() -> dict[str, str | None]:
+    """Return the variables of the environment that look like settings and are none, with the nearest known one."""
+    known = [*OF_SCRIPTS, *(PREFIX + name.upper() for name in Settings.model_fields)]
+    unknown = sorted(name for name in os.environ if name.upper().startswith(PREFIX) and name.upper() not in known)
+    return {name: next(iter(get_close_matches(name.upper(), known, 1, 0.8)), None) for name in unknown}
+
+
 def resolve(config: Path | None = None, **flags: object) -> Settings:
-    """Return the settings in force; arguments and errors as `resolve_with_origins`."""
+    """Return the settings in force; arguments, notes and errors as `resolve_with_origins`."""
     return resolve_with_origins(config, **flags).settings
 
 
 def resolve_with_origins(config: Path | None = None, **flags: object) -> Resolved:
-    """Return the settings in force, and where each is from.
+    """Return the settings in force, and where each is from; note on stderr which variables are none.
 
     Args:
         config: Settings file; `gagent.toml` of the current folder by default, which may be absent.
@@ -117,6 +128,9 @@ def resolve_with_origins(config: Path | None = None, **flags: object) -> Resolve
         ConfigurationError: The file is absent or no TOML, has an unknown key, or a value is of the wrong form; the text
             names it and where it is from.
     """
+    for name, nearest in unknown_variables().items():
+        way_out = f"Did you mean {nearest}?" if nearest else "See them: gagent config"
+        note(f"{printable(name)} is ignored: no such setting. {way_out}")
     sources: list[tuple[Mapping[str, Any], Any]] = [
         (_from_file(config), lambda _: str(config or FILE)),
         (EnvSettingsSource(Settings)(), lambda name: PREFIX + name.upper()),

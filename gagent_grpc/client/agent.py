@@ -1,33 +1,28 @@
 """`Agent`: one agent on a bus, with handlers, sending, and requests that are one awaitable call.
 
 Owns: what an author of an agent uses. Leaves to others: the stream (`client.session`), AMS and DF calls (`client.ams`,
-`client.df`), choosing handlers (`client.handlers`), which request an answer is for (`client.questions`).
+`client.df`), running handlers (`client.handling`), which request an answer is for (`client.questions`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar, cast
-
-import structlog
+from typing import Any, Self, TypeVar
 
 from gagent_grpc.acl.aid import AgentIdentifier, split_aid
 from gagent_grpc.acl.descriptions import DFAgentDescription, LifeCycleState, ServiceDescription
 from gagent_grpc.acl.message import ACLMessage, identifiers
-from gagent_grpc.acl.performative import EXPECTS_ANSWER, NEVER_ANSWERED, Performative
-from gagent_grpc.client.ams import AmsClient
-from gagent_grpc.client.df import DfClient
-from gagent_grpc.client.handlers import Answer, Handlers
+from gagent_grpc.acl.performative import Performative
+from gagent_grpc.client.ams import AmsClient, why_no_answer
+from gagent_grpc.client.df import DfClient, entry_of
+from gagent_grpc.client.handling import Handling
 from gagent_grpc.client.ids import new_id
-from gagent_grpc.client.lanes import Job
-from gagent_grpc.client.message import Receipt, Received
+from gagent_grpc.client.message import Receipt, Received, answer_headers, encoded
 from gagent_grpc.client.outbox import RESEND_FLAG, Sending
 from gagent_grpc.client.questions import Question, Questions, refusal
 from gagent_grpc.client.session import ClientSession, Introduction
@@ -36,22 +31,23 @@ from gagent_grpc.codec.acl import acl_to_proto
 from gagent_grpc.config import ClientLimits
 from gagent_grpc.envelope import Priority, Report
 from gagent_grpc.errors import (
+    AgentAlreadyRegistered,
     AgentNotRegistered,
     AnswerTimeout,
     BusError,
-    DeliveryRefused,
     FailureFromAgent,
     InvalidArgument,
     MessageTooLarge,
     NotUnderstoodByAgent,
     PreconditionFailed,
     RefusedByAgent,
+    Unavailable,
 )
 from gagent_grpc.pb.gagent.v1 import bus_service_pb2
 
-log = structlog.get_logger(__name__)
+_logger = logging.getLogger(__name__)
 
-Who = str | AgentIdentifier | Iterable[str | AgentIdentifier]
+Receivers = str | AgentIdentifier | Iterable[str | AgentIdentifier]
 """One receiver, or several."""
 HandlerT = TypeVar("HandlerT", bound=Callable[..., Any])
 _ENDINGS = {
@@ -64,9 +60,9 @@ _ENDINGS = {
 class Agent:
     """One agent. Open while its block lasts, or while `run` does.
 
-    Handlers are registered with `on`; each message goes to the first one that fits. A handler that returns text has it
-    sent as `inform` to whoever asked. The message counts as handled when its handler has returned; one that raises is
-    tried again after a delay, and given up by the bus after a number of deliveries.
+    Handlers are registered with `on`; each message goes to the first one that fits. Text that a handler returns is sent
+    as `inform` to whoever asked; messages that expect no answer get none. The message counts as handled when its handler
+    has returned; one that raises is tried again after a delay, and given up by the bus after a number of deliveries.
 
         agent = Agent("helper", services=["summarise"])
 
@@ -102,14 +98,17 @@ class Agent:
         Raises:
             InvalidName: ``name`` is no valid name.
             InvalidArgument: An endpoint is not HOST:PORT, or both services and a description are given.
+            MissingParameter: A service has no type.
         """
         split_aid(name)
         if services and description is not None:
             raise InvalidArgument("services and description are both given; expected one of them", field="description")
         if services:
-            description = _description_of(services)
+            description = entry_of(services)
+        self.name = name.partition("@")[0]
+        """Local name."""
         self._limits = limits or ClientLimits()
-        self._handlers = Handlers()
+        self._handling = Handling(self.name, self.send_message, threads=self._limits.concurrency)
         self._state = LifeCycleState.INITIATED
         self._state_handlers: list[Callable[[LifeCycleState, str], None]] = []
         self._questions = Questions()
@@ -117,17 +116,13 @@ class Agent:
             Introduction(name, description, ephemeral, ownership),
             endpoints(bus),
             self._limits,
-            self._run,
             self._questions,
-            self._take_answer,
-            self._changed,
+            handle=self._handling.handle,
+            state_changed=self._changed,
         )
         self._keeper: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closing = asyncio.Lock()
-        self._threads: ThreadPoolExecutor | None = None
-        self.name = name.partition("@")[0]
-        """Local name."""
         calls = Calls(self._session, self._limits.call_timeout)
         self.ams = AmsClient(calls)
         """The agent management system, in this agent's name."""
@@ -140,6 +135,11 @@ class Agent:
     def aid(self) -> str:
         """`name@platform`; the bare name before the first session."""
         return self._session.aid
+
+    @property
+    def connected(self) -> bool:
+        """Whether a session is open; False before the first one, while a lost one is being found again, and at the end."""
+        return self._session.is_open
 
     @property
     def state(self) -> LifeCycleState:
@@ -215,11 +215,13 @@ class Agent:
 
         Args:
             deregister: Free the name, too; mail that is left is given up.
-            grace: Seconds for running handlers, and again for what was sent to get its receipts.
+            grace: Seconds for running handlers, and again for what was sent to get its receipts. A bus that is away
+                so long hears nothing of it, and a name that was to be freed stays.
         """
         session = self._session
-        if session.lanes.has_worker(asyncio.current_task()):
-            session.lanes.close()
+        lanes = session.deliveries.lanes
+        if lanes.has_worker(asyncio.current_task()):
+            lanes.close()
             session.say_bye(deregister=deregister)
             return
         async with self._closing:
@@ -235,41 +237,58 @@ class Agent:
                 try:
                     await asyncio.wait({keeper})
                 finally:
-                    await session.lanes.aclose()
-                    if self._threads is not None:
-                        # A thread cannot be stopped; what it returns is nobody's any more.
-                        self._threads.shutdown(wait=False, cancel_futures=True)
-                        self._threads = None
+                    await lanes.aclose()
+                    self._handling.close()
 
     async def _leave(self, keeper: asyncio.Task[None], *, deregister: bool, grace: float) -> None:
         """End the session politely as far as that can be done in time."""
         session = self._session
         # Anything that has not begun comes again to the next session. Nothing may begin any more either, or an agent
         # with steady mail would never be found idle.
-        session.lanes.close()
+        session.deliveries.lanes.close()
         session.say_bye(deregister=deregister)
         if session.is_open or (session.sessions_opened and session.unsaid):
             await asyncio.wait({keeper}, timeout=grace)
             if not keeper.done():
                 session.say_bye(deregister=deregister, at_once=True)
                 await asyncio.wait({keeper}, timeout=grace)
+        if deregister and not keeper.done():
+            _logger.warning("%s: the bus was not reached in time; the name stays registered", self.name)
 
     def pause(self) -> None:
         """Begin no handler any more: mail waits for the next session. What runs goes on, and so does sending."""
-        self._session.lanes.close()
+        self._session.deliveries.lanes.close()
 
     async def offer(self, services: Sequence[str | ServiceDescription]) -> None:
         """Offer these services in the DF in the place of those before, also after a reconnect; none withdraws the entry.
 
         Raises:
-            MissingParameter: A service has no type.
-            BusUnreachable: No session is open at present.
+            MissingParameter: A service has no type; nothing is changed.
+            BusError: The DF refused them; what was offered before is offered again.
+            BusUnreachable: The connection was lost. When the old entry was withdrawn already, the new one is installed
+                with the next session; else the old one stays.
         """
+        description = entry_of(services) if services else None
+        before = self._session.introduction.description
         with contextlib.suppress(AgentNotRegistered):
             await self.df.deregister()
-        self._offers(None)
-        if services:
-            await self.df.register(_description_of(services))
+        # Before it is registered: a connection that is lost from here on is found again with the new entry.
+        self._offers(description)
+        if description is None:
+            return
+        try:
+            with contextlib.suppress(AgentAlreadyRegistered):
+                # Raised when a new session has installed it meanwhile.
+                await self.df.register(description)
+        except Unavailable:
+            raise
+        except BusError:
+            # A reconnect that says what is refused would be the end of the agent.
+            self._offers(before)
+            if before is not None:
+                with contextlib.suppress(BusError):
+                    await self.df.register(before)
+            raise
 
     def _offers(self, entry: DFAgentDescription | None) -> None:
         """Remember the DF entry: a reconnect installs it again, in case the bus has forgotten it."""
@@ -292,7 +311,7 @@ class Agent:
             raise InvalidArgument("@agent.on without parentheses; expected @agent.on(...)", field="performative")
 
         def register(handler: HandlerT) -> HandlerT:
-            self._handlers.add(performative, parameters, handler)
+            self._handling.handlers.add(performative, parameters, handler)
             return handler
 
         return register
@@ -312,7 +331,7 @@ class Agent:
 
     async def send(
         self,
-        to: Who,
+        to: Receivers,
         performative: str | Performative,
         content: str | bytes | None = None,
         *,
@@ -325,8 +344,12 @@ class Agent:
     ) -> list[Receipt]:
         """Send one message and wait for its receipts.
 
+        While the bus is away this waits without a limit: the message is sent when the bus is back. Giving up the wait,
+        as `asyncio.timeout` does, does not unsend it. Whoever sends it once more must give the same ``message_id``
+        both times, and it still arrives once.
+
         Args:
-            to: Receiver or receivers.
+            to: Receiver or receivers, `name` or `name@platform`.
             performative: The communicative act.
             content: Text or bytes; None for none.
             priority: Urgency.
@@ -340,11 +363,12 @@ class Agent:
             A receipt for each receiver that is DUPLICATE; empty when all were accepted anew.
 
         Raises:
-            DeliveryRefused: A receiver was not reached; its `receipts` tell of all.
+            DeliveryRefused: A receiver was not reached, or there is none; its `receipts` tell of all.
             MessageTooLarge: The message is over the limit of the bus.
+            UnknownPerformative: ``performative`` is none of FIPA's 22 acts.
             InvalidArgument: A parameter has a value that cannot be sent.
-            PreconditionFailed: The agent is not open.
-            BusError: The session is over.
+            PreconditionFailed: The agent is not open, was closed meanwhile, or was terminated.
+            BusError: The session is over for another reason.
         """
         act = Performative.parse(performative) if isinstance(performative, str) else performative
         message = ACLMessage(act, receivers=identifiers(to), content=content, **parameters)
@@ -378,7 +402,7 @@ class Agent:
         """
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         sending = Sending(1, done)
-        payload = _encoded(message, priority, transient, expires_in, report, message_id, headers, to)
+        payload = encoded(message, priority, transient, expires_in, report, message_id, headers, to)
         await self._hand_over([payload], [len(to or message.receivers)], sending)
         await done
         refused = [one for _, one in sending.refusals if not one.delivered]
@@ -443,26 +467,53 @@ class Agent:
         content: str | bytes | None = None,
         **parameters: Any,
     ) -> list[Receipt]:
-        """Answer a message: conversation, protocol and language are kept (SC00061); arguments as `send`."""
+        """Answer a message: conversation, protocol and language are kept (SC00061).
+
+        Args:
+            original: What is answered; the answer goes to its `reply_to`, else to its sender.
+            performative: The communicative act.
+            content: Text or bytes; None for none.
+            parameters: ACL parameters that differ from what an answer has by itself.
+
+        Returns:
+            As `send`.
+
+        Raises:
+            DeliveryRefused: Whoever asked was not reached, or the original names nobody.
+            MessageTooLarge, UnknownPerformative, InvalidArgument, PreconditionFailed, BusError: As `send`.
+        """
         act = Performative.parse(performative) if isinstance(performative, str) else performative
         headers = answer_headers(original)
         return await self.send_message(original.create_reply(act, content, **parameters), headers=headers)
 
     async def request(
-        self, to: Who, content: str | bytes | None = None, *, timeout: float | None = None, **parameters: Any
+        self, to: Receivers, content: str | bytes | None = None, *, timeout: float | None = None, **parameters: Any
     ) -> Received:
         """Send a `request` and wait for what it leads to (FIPA SC00026): an `inform`, after an `agree` or without.
 
+        An `agree` is not the answer yet. An answer that comes after the time is mail like any other, and goes to a
+        handler. Giving up, in time or before, does not take the request back.
+
         Args:
-            to: Whom to ask.
+            to: Whom to ask. Of several receivers the first one that answers counts, whatever its answer is.
             content: What is asked.
-            timeout: Seconds to wait for the answer; `request_timeout` (120 s) by default.
+            timeout: Seconds to wait for the answer, time for finding a lost bus again included; `request_timeout`
+                (120 s) by default.
             parameters: Further ACL parameters; ``performative`` for another act that expects an answer.
 
+        Returns:
+            The answer: an `inform`, or another act that is no ending in failure, such as `propose` after a `cfp`.
+
         Raises:
-            DeliveryRefused: The receiver was not reached.
+            DeliveryRefused: A receiver was not reached.
             RefusedByAgent, FailureFromAgent, NotUnderstoodByAgent: The conversation ended so.
-            AnswerTimeout: No answer came in time.
+            AnswerTimeout: No answer came in time; it says so when the receiver is not there to answer, which takes up
+                to a second more.
+            MessageTooLarge: The message is over the limit of the bus.
+            UnknownPerformative: ``performative`` is none of FIPA's 22 acts.
+            InvalidArgument: A parameter has a value that cannot be sent.
+            PreconditionFailed: The agent is not open, was closed meanwhile, or was terminated.
+            BusError: The session is over for another reason.
         """
         act = parameters.pop("performative", Performative.REQUEST)
         act = Performative.parse(act) if isinstance(act, str) else act
@@ -478,11 +529,17 @@ class Agent:
         self._questions.add(question)
         try:
             async with asyncio.timeout(seconds):
-                payload = _encoded(message, report=Report.RECEIPT_LAZY)
+                payload = encoded(message, report=Report.RECEIPT_LAZY)
                 await self._hand_over([payload], [len(message.receivers)], question)
                 answer = await question.answer
         except TimeoutError:
-            raise AnswerTimeout(", ".join(one.name for one in message.receivers), seconds) from None
+            # First of all, so that an answer that still comes is mail.
+            self._questions.discard(question)
+            whom = [one.name for one in message.receivers]
+            hint = "no session with the bus is open at present"
+            if self.connected:
+                hint = await why_no_answer(self.ams, whom[0]) if len(whom) == 1 else ""
+            raise AnswerTimeout(", ".join(whom), seconds, hint) from None
         finally:
             self._questions.discard(question)
         ending = _ENDINGS.get(answer.performative)
@@ -515,110 +572,6 @@ class Agent:
         session.outbox.add(payloads, receivers, sending)
         session.wake()
 
-    # ---- handling --------------------------------------------------------------------------------------------------
-
-    async def _run(self, job: Job) -> bool:
-        """Handle one delivery; return whether its lane may go on."""
-        session = self._session
-        delivery: Any = job.delivery
-        session.begin(job)
-        try:
-            await self._handle(Received(delivery, session.sender_of(delivery)))
-        except (Exception, asyncio.CancelledError) as error:
-            if isinstance(error, asyncio.CancelledError) and _is_cancelled():
-                raise
-            # A CancelledError of something that the handler awaited is the handler's failure, and no more than that.
-            attempt = max(1, delivery.attempt)
-            delay = min(60.0, self._limits.retry_delay * 2 ** min(attempt - 1, 10))
-            log.exception("a handler failed", agent=self.name, sender=delivery.sender, attempt=attempt, retry_in=delay)
-            return not session.nack(job, delay, _words(error))
-        session.ack(job)
-        return True
-
-    def _take_answer(self, delivery: bus_service_pb2.Delivery) -> bool:
-        """Give an answer to the request that waits for it; return whether one did."""
-        acl = delivery.message.acl
-        sender = self._session.sender_of(delivery)
-        question = self._questions.find(acl.performative, sender.name, acl.in_reply_to, acl.conversation_id)
-        if question is None:
-            return False
-        if acl.performative not in _ACTS:
-            # Not an answer that could be read; a handler finds out, and the bus hears of it.
-            return False
-        if int(acl.performative) != Performative.AGREE:
-            # At once, so that the next answer under the same mark is another question's.
-            self._questions.discard(question)
-            if not question.answer.done():
-                question.answer.set_result(Received(delivery, sender))
-        return True
-
-    async def _handle(self, message: Received) -> None:
-        found = self._handlers.find(message)
-        if found is None:
-            await self._not_for_anybody(message)
-            return
-        if found.is_async:
-            answer = await cast("Awaitable[Answer]", found.handler(message))
-        else:
-            # A handler that blocks must not keep heartbeats and other lanes waiting.
-            made = await self._in_thread(found.handler, message)
-            answer = await made if inspect.isawaitable(made) else made
-        if answer is not None:
-            await self._answer(message, Performative.INFORM, answer)
-
-    async def _not_for_anybody(self, message: Received) -> None:
-        """FIPA demands an answer to what an agent cannot handle (SC00037, not-understood)."""
-        if message.performative in EXPECTS_ANSWER:
-            text = f"no handler for {message.performative}"
-            await self._answer(message, Performative.NOT_UNDERSTOOD, text, user_parameters={"X-automatic": "true"})
-        else:
-            log.debug("nobody is for a message", agent=self.name, performative=str(message.performative))
-
-    async def _in_thread(self, handler: Callable[[Received], Any], message: Received) -> Any:
-        if self._threads is None:
-            # Its own, with a thread for each handler that may run: the loop's has six on a small machine, for everybody.
-            self._threads = ThreadPoolExecutor(self._limits.concurrency, thread_name_prefix=f"{self.name}-handler")
-        context = contextvars.copy_context()
-        running = asyncio.get_running_loop().run_in_executor(self._threads, _call, context, handler, message)
-        value, error = await running
-        if error is not None:
-            raise error
-        return value
-
-    async def _answer(self, message: Received, act: Performative, content: str | bytes, **parameters: Any) -> None:
-        """Answer, unless the act is one that nobody answers; an answer that cannot be delivered is the asker's loss."""
-        if message.performative in NEVER_ANSWERED:
-            return
-        headers = answer_headers(message)
-        answer = message.create_reply(act, content, **parameters)
-        try:
-            await self._send_patiently(answer, headers)
-        except (MessageTooLarge, InvalidArgument) as error:
-            # The same would come of handling the message once more.
-            log.error("an answer cannot be sent", agent=self.name, to=message.sender, error=str(error))  # noqa: TRY400
-            text = f"the answer cannot be sent: {error}"
-            failure = message.create_reply(Performative.FAILURE, text, user_parameters={"X-automatic": "true"})
-            await self._send_patiently(failure, headers)
-
-    async def _send_patiently(self, answer: ACLMessage, headers: Mapping[str, str]) -> None:
-        """Send an answer; tried again for a while when its receiver has no room."""
-        message_id = new_id()
-        for attempt in range(_ANSWER_ATTEMPTS):
-            try:
-                await self.send_message(answer, headers=headers, message_id=message_id)
-            except DeliveryRefused as refused:
-                if refused.retry_after is None or attempt == _ANSWER_ATTEMPTS - 1:
-                    log.warning(
-                        "an answer was not delivered",
-                        agent=self.name,
-                        receiver=refused.receiver,
-                        outcome=refused.outcome,
-                    )
-                    return
-                await asyncio.sleep(min(5.0, refused.retry_after * 2**attempt))
-            else:
-                return
-
     def _changed(self, state: LifeCycleState, changed_by: str) -> None:
         if state is self._state:
             return
@@ -628,72 +581,7 @@ class Agent:
                 handler(state, changed_by)
             except Exception:
                 # It is told in passing; the session goes on.
-                log.exception("a handler of states failed", agent=self.name, state=str(state))
+                _logger.exception("%s: a handler of states failed at %s", self.name, state)
 
 
-_ACTS = frozenset(int(act) for act in Performative)
-_SEND_ALL_BATCH = 256
-_ANSWER_ATTEMPTS = 6
-"""With the bus's own advice of 0.1 s, doubled each time, an answer waits 3 s for room."""
-
-
-def _encoded(
-    message: ACLMessage,
-    priority: Priority = Priority.NORMAL,
-    transient: bool = False,
-    expires_in: float | None = None,
-    report: Report = Report.RECEIPT,
-    message_id: str | None = None,
-    headers: Mapping[str, str] | None = None,
-    to: Sequence[str] = (),
-) -> bytes:
-    """Return a message as it travels."""
-    made = bus_service_pb2.BusMessage(id=message_id or new_id())
-    if priority is not Priority.NORMAL:
-        made.priority = int(priority)  # type: ignore[assignment]  # [assignment]: same numbers by test.
-    if transient:
-        made.transient = True
-    if report is not Report.RECEIPT:
-        made.report = int(report)  # type: ignore[assignment]  # [assignment]: same numbers by test.
-    if expires_in is not None:
-        made.expires_at.FromDatetime(datetime.now(UTC) + timedelta(seconds=expires_in))
-    if headers:
-        made.headers.update(headers)
-    acl_to_proto(message, made.acl)
-    made.to.extend(to)
-    return made.SerializeToString()
-
-
-def _call(context: contextvars.Context, handler: Callable[[Received], Any], message: Received) -> tuple[Any, Any]:
-    """Call a handler in a thread; return its value and its error, since a future does not carry every error."""
-    try:
-        return context.run(handler, message), None
-    except Exception as error:
-        return None, error
-
-
-def _is_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
-
-
-def _words(error: BaseException) -> str:
-    """Say an error in words that can travel, whatever it says of itself."""
-    try:
-        text = f"{type(error).__name__}: {error}"
-    except Exception:
-        text = type(error).__name__
-    return text[:500].encode("utf-8", "replace").decode()
-
-
-def _description_of(services: Sequence[str | ServiceDescription]) -> DFAgentDescription:
-    offered = tuple(one if isinstance(one, ServiceDescription) else ServiceDescription(type=one) for one in services)
-    return DFAgentDescription(services=offered)
-
-
-def answer_headers(original: ACLMessage) -> dict[str, str]:
-    """Return the headers of an answer: the trace goes on, and the count of hops rises by one."""
-    headers = dict(original.headers) if isinstance(original, Received) else {}
-    hops = headers.get("hops", "0")
-    headers["hops"] = str(int(hops) + 1 if hops.isdecimal() and len(hops) < 10 else 1)
-    return headers
+_SEND_ALL_BATCH = 512

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 
 from gagent_grpc.acl.descriptions import AMSAgentDescription, LifeCycleState
 from gagent_grpc.client.transport import Calls
 from gagent_grpc.codec.management import ams_from_proto, ams_to_proto, state_from_proto
+from gagent_grpc.errors import BusError
 from gagent_grpc.pb.gagent.v1 import ams_service_pb2, ams_service_pb2_grpc
 
 
@@ -110,3 +112,20 @@ class AmsClient:
             AgentNotRegistered: Nobody has the name.
         """
         await self._calls.unary((await self._stub()).TerminateAgent, ams_service_pb2.TerminateAgentRequest(agent=name))
+
+
+async def why_no_answer(ams: AmsClient, name: str, *, timeout: float = 1.0) -> str:
+    """Return in words why an agent does not answer; "" when it could, or when nobody tells within ``timeout`` seconds."""
+    try:
+        async with asyncio.timeout(timeout):
+            found = await ams.search(AMSAgentDescription(name=name))
+    except (BusError, TimeoutError):
+        return ""
+    for entry in found:
+        state = entry.description.state
+        waits = "; the request waits in its mailbox" if entry.mailbox_messages else ""
+        if state is LifeCycleState.SUSPENDED:
+            return f"{name} is suspended{waits}"
+        if not entry.connected:
+            return f"{name} is not connected ({state}){waits}"
+    return ""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from gagent_grpc.acl.descriptions import DFAgentDescription, ServiceDescription
 from gagent_grpc.client.transport import Calls
 from gagent_grpc.codec.management import df_from_proto, df_to_proto
+from gagent_grpc.errors import MissingParameter
 from gagent_grpc.pb.gagent.v1 import df_service_pb2, df_service_pb2_grpc
 
 Template = str | ServiceDescription | DFAgentDescription
@@ -84,3 +85,15 @@ def template_of(template: Template | None) -> DFAgentDescription:
         return template
     service = template if isinstance(template, ServiceDescription) else ServiceDescription(type=template)
     return DFAgentDescription(services=(service,))
+
+
+def entry_of(services: Sequence[str | ServiceDescription]) -> DFAgentDescription:
+    """Return the entry of an agent that offers ``services``.
+
+    Raises:
+        MissingParameter: One has no type.
+    """
+    offered = tuple(one if isinstance(one, ServiceDescription) else ServiceDescription(type=one) for one in services)
+    if not all(one.type for one in offered):
+        raise MissingParameter("service-description", "type")
+    return DFAgentDescription(services=offered)

@@ -1,7 +1,6 @@
 """Which handler gets a message: handlers with the ACL parameters that they are for, in the order of registration.
 
-Owns: choosing. Leaves to others: running (`client.agent`), templates over values (`acl.template`, when there is more than
-equality to say).
+Owns: choosing, by equality. Leaves to others: running (`client.handling`).
 """
 
 from __future__ import annotations

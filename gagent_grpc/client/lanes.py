@@ -1,18 +1,18 @@
 """Runs handlers: in order within a lane, lanes side by side up to a bound.
 
 Owns: lanes, the tasks that work on them, and what a lane does while one of its messages is on its way back. Leaves to
-others: what a handler does (given as `run`), settling on the wire (`client.session`).
+others: what a handler does (given as `run`), settling (`client.deliveries`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Container
+from typing import Any
 
-import structlog
-
-log = structlog.get_logger(__name__)
+_logger = logging.getLogger(__name__)
 
 Lane = tuple[str, str]
 """(sender, conversation id): messages of one lane are handled one after the other."""
@@ -23,7 +23,7 @@ class Job:
 
     __slots__ = ("delivery", "key", "lane", "sequence")
 
-    def __init__(self, delivery: object, sequence: int, key: tuple[str, str], lane: Lane) -> None:
+    def __init__(self, delivery: Any, sequence: int, key: tuple[str, str], lane: Lane) -> None:
         self.delivery = delivery
         self.sequence = sequence
         """Number in the mailbox; 0 once the delivery is no longer this agent's to settle."""
@@ -32,7 +32,7 @@ class Job:
         self.lane = lane
 
 
-_JOBS_IN_A_ROW = 128
+_JOBS_IN_A_ROW = 512
 """Jobs after which a worker lets others have a turn."""
 
 
@@ -50,7 +50,7 @@ class Lanes:
         self._ready: deque[Lane] = deque()
         self._stopped: set[Lane] = set()
         self._workers: set[asyncio.Task[None]] = set()
-        self._unstarted = 0
+        self._starting = 0
         self._closed = False
 
     def add(self, jobs: list[Job]) -> None:
@@ -66,7 +66,7 @@ class Lanes:
             else:
                 lane.append(job)
         if self._ready:
-            self._hire()
+            self._start_worker()
 
     def returned(self, sequences: frozenset[int]) -> None:
         """Drop deliveries that count as returned; the lanes that waited for this word go on."""
@@ -82,7 +82,7 @@ class Lanes:
             else:
                 del self._lanes[key]
         if self._ready:
-            self._hire()
+            self._start_worker()
 
     def forget_waiting(self, *, held: Container[int] = frozenset()) -> None:
         """Drop every delivery that no handler has begun: the session is over and they come again.
@@ -121,12 +121,12 @@ class Lanes:
         self._ready.clear()
         self._stopped.clear()
         # One that was cancelled before its first step has not counted itself.
-        self._unstarted = 0
+        self._starting = 0
 
-    def _hire(self) -> None:
+    def _start_worker(self) -> None:
         """See to one more worker; each one that begins sees to the next, so handlers that never wait need just one."""
-        if self._unstarted == 0 and len(self._workers) < self._concurrency:
-            self._unstarted += 1
+        if self._starting == 0 and len(self._workers) < self._concurrency:
+            self._starting += 1
             worker = asyncio.create_task(self._work())
             self._workers.add(worker)
             worker.add_done_callback(self._leave)
@@ -136,10 +136,10 @@ class Lanes:
         error = None if worker.cancelled() else worker.exception()
         if error is not None:
             # Never seen, and if it is, it must be heard of: the lane in hand stands still.
-            log.error("a worker failed", exc_info=error)
+            _logger.error("a worker failed", exc_info=error)
 
     async def _work(self) -> None:
-        self._unstarted -= 1
+        self._starting -= 1
         done = 0
         while self._ready:
             done += 1
@@ -150,7 +150,7 @@ class Lanes:
                 break
             key = self._ready.popleft()
             if self._ready:
-                self._hire()
+                self._start_worker()
             go_on = await self._run(self._lanes[key][0])
             lane = self._lanes[key]
             if go_on:

@@ -1,13 +1,17 @@
-"""What a handler gets, and what becomes of what an agent sends: received messages and receipts."""
+"""What a handler gets, how what an agent sends travels, and what becomes of it: messages and their receipts."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from gagent_grpc.acl.aid import AgentIdentifier
-from gagent_grpc.codec.acl import LazyACLMessage
-from gagent_grpc.envelope import Outcome
+from gagent_grpc.acl.message import ACLMessage
+from gagent_grpc.client.ids import new_id
+from gagent_grpc.codec.acl import LazyACLMessage, acl_to_proto
+from gagent_grpc.codec.times import datetime_of, seconds_of
+from gagent_grpc.envelope import Outcome, Priority, Report
 from gagent_grpc.pb.gagent.v1 import bus_service_pb2
 
 
@@ -52,12 +56,51 @@ class Received(LazyACLMessage):
     @property
     def accepted_at(self) -> datetime:
         """When the bus accepted it."""
-        return self._delivery.accepted_at.ToDatetime(tzinfo=UTC)
+        return datetime_of(self._delivery.accepted_at)
 
     @property
     def headers(self) -> dict[str, str]:
         """Headers of the message: trace context and hops."""
         return dict(self._delivery.message.headers)
+
+
+def encoded(
+    message: ACLMessage,
+    priority: Priority = Priority.NORMAL,
+    transient: bool = False,
+    expires_in: float | None = None,
+    report: Report = Report.RECEIPT,
+    message_id: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    to: Sequence[str] = (),
+) -> bytes:
+    """Return a message as it travels; arguments as `Agent.send_message`.
+
+    Raises:
+        InvalidArgument: A parameter has a value that cannot travel.
+    """
+    made = bus_service_pb2.BusMessage(id=message_id or new_id())
+    if priority is not Priority.NORMAL:
+        made.priority = int(priority)  # type: ignore[assignment]  # [assignment]: same numbers by test.
+    if transient:
+        made.transient = True
+    if report is not Report.RECEIPT:
+        made.report = int(report)  # type: ignore[assignment]  # [assignment]: same numbers by test.
+    if expires_in is not None:
+        made.expires_at.FromDatetime(datetime.now(UTC) + timedelta(seconds=expires_in))
+    if headers:
+        made.headers.update(headers)
+    acl_to_proto(message, made.acl)
+    made.to.extend(to)
+    return made.SerializeToString()
+
+
+def answer_headers(original: ACLMessage) -> dict[str, str]:
+    """Return the headers of an answer: the trace goes on, and the count of hops rises by one."""
+    headers = dict(original.headers) if isinstance(original, Received) else {}
+    hops = headers.get("hops", "0")
+    headers["hops"] = str(int(hops) + 1 if hops.isdecimal() and len(hops) < 10 else 1)
+    return headers
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +128,7 @@ def receipt_from_proto(receipt: bus_service_pb2.Receipt) -> Receipt:
     outcome, detail = _OUTCOMES.get(receipt.outcome), receipt.detail
     if outcome is None:
         outcome, detail = Outcome.UNREACHABLE, f"outcome {receipt.outcome}: {detail}"
-    retry_after = None
-    if receipt.HasField("retry_after"):
-        retry_after = receipt.retry_after.seconds + receipt.retry_after.nanos / 1e9
+    retry_after = seconds_of(receipt.retry_after) if receipt.HasField("retry_after") else None
     return Receipt(outcome, receipt.receiver, detail, retry_after, receipt.field)
 
 

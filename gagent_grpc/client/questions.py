@@ -1,18 +1,22 @@
 """Requests that wait for their answers, and which of them an answer is for.
 
 Owns: matching by reply-with, and by conversation for agents that do not know it. Leaves to others: sending
-(`client.outbox`), what an answer means to whoever asked (`client.agent`).
+(`client.outbox`), settling what was taken (`client.deliveries`), what an answer means to whoever asked (`client.agent`).
 """
 
 from __future__ import annotations
 
 import asyncio
 
+from gagent_grpc.acl.aid import AgentIdentifier
 from gagent_grpc.acl.message import ACLMessage
-from gagent_grpc.acl.performative import EXPECTS_ANSWER
+from gagent_grpc.acl.performative import EXPECTS_ANSWER, Performative
 from gagent_grpc.client.message import Receipt, Received
 from gagent_grpc.client.outbox import Sending
 from gagent_grpc.errors import BusError, DeliveryRefused
+from gagent_grpc.pb.gagent.v1 import bus_service_pb2
+
+_ACTS = frozenset(int(act) for act in Performative)
 
 
 class Question(Sending):
@@ -70,6 +74,25 @@ class Questions:
         for waiting in self._by_reply_with.values():
             for question in waiting:
                 question.fail(error)
+
+    def take(self, delivery: bus_service_pb2.Delivery, sender: AgentIdentifier) -> bool:
+        """Give an answer to the question that waits for it; return whether one did.
+
+        An `agree` is taken, and the question goes on waiting for what was agreed to.
+        """
+        acl = delivery.message.acl
+        question = self.find(acl.performative, sender.name, acl.in_reply_to, acl.conversation_id)
+        if question is None or acl.performative not in _ACTS:
+            # What could not be read is no answer: a handler finds out, and the bus hears of it.
+            return False
+        if question.answer.done():
+            # Whoever asked has given up in this very turn of the loop: it is mail like any other.
+            return False
+        if int(acl.performative) != Performative.AGREE:
+            # At once, so that the next answer under the same mark is another question's.
+            self.discard(question)
+            question.answer.set_result(Received(delivery, sender))
+        return True
 
     def find(self, act: int, sender: str, in_reply_to: str, conversation_id: str) -> Question | None:
         """Return the question that a message answers; None when it answers none.

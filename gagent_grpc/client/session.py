@@ -1,32 +1,32 @@
 """The session of one agent as the client keeps it: one stream at a time, found again when it is lost.
 
-Owns: connecting and reconnecting, the frames, heartbeats, settling, and which deliveries are new. Frames fill with
-whatever waits while the previous write is on its way, so a lone message never waits and a flood shares its cost.
-Leaves to others: what is sent (`client.outbox`), running handlers (`client.lanes`), what an agent is (`client.agent`).
+Owns: connecting and reconnecting, the frames, and heartbeats. Frames fill with whatever waits while the previous write
+is on its way, so a lone message never waits and a flood shares its cost. Leaves to others: what is sent
+(`client.outbox`), what came and is to be settled (`client.deliveries`), what an agent is (`client.agent`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import random
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import grpc
-import structlog
 from google.protobuf.message import DecodeError
 
-from gagent_grpc.acl.aid import AgentIdentifier
+from gagent_grpc import __version__
 from gagent_grpc.acl.descriptions import DFAgentDescription, LifeCycleState
-from gagent_grpc.client.lanes import Job, Lanes
-from gagent_grpc.client.message import receipt_from_proto
+from gagent_grpc.client.deliveries import Deliveries
+from gagent_grpc.client.message import Received, receipt_from_proto
 from gagent_grpc.client.outbox import Outbox
 from gagent_grpc.client.questions import Questions
-from gagent_grpc.client.transport import error_from_status, open_channel
-from gagent_grpc.codec.management import df_from_proto, df_to_proto, state_from_proto
+from gagent_grpc.client.transport import error_from_status, is_cancelled, open_channel
+from gagent_grpc.codec.management import df_to_proto, state_from_proto
+from gagent_grpc.codec.times import seconds_of
 from gagent_grpc.config import PROTOCOL_VERSION, ClientLimits
 from gagent_grpc.errors import (
     AgentAlreadyRegistered,
@@ -45,9 +45,9 @@ from gagent_grpc.pb.gagent.v1 import bus_service_pb2
 if TYPE_CHECKING:
     Stream = grpc.aio.StreamStreamCall[bytes, bytes]
 
-log = structlog.get_logger(__name__)
+_logger = logging.getLogger(__name__)
 
-SOFTWARE = "gagent-python/0.1.0"
+SOFTWARE = f"gagent-python/{__version__}"
 _METHOD = "/gagent.v1.BusService/OpenSession"
 _FINAL = (AgentAlreadyRegistered, Unauthorised, Unauthenticated, InvalidArgument, PreconditionFailed)
 """Errors after which trying again by itself would be wrong or in vain."""
@@ -79,36 +79,37 @@ class ClientSession:
         introduction: Introduction,
         endpoints: list[str],
         limits: ClientLimits,
-        handle: Callable[[Job], Awaitable[bool]],
         questions: Questions,
-        take_answer: Callable[[bus_service_pb2.Delivery], bool],
+        *,
+        handle: Callable[[Received], Awaitable[None]],
         state_changed: Callable[[LifeCycleState, str], None],
     ) -> None:
+        """Make a session; nothing is connected before `run`.
+
+        Args:
+            introduction: What the hello says.
+            endpoints: Where a bus may be, each tried in turn.
+            limits: Intervals and bounds.
+            questions: Requests that wait for an answer.
+            handle: Handles one message; what it raises has the message delivered again.
+            state_changed: Hears of each life-cycle state and who changed it; "" when nobody is named.
+        """
         self.introduction = introduction
         self.outbox = Outbox()
-        self.lanes = Lanes(handle, concurrency=limits.concurrency)
+        self.deliveries = Deliveries(introduction.name, handle, questions, limits)
         self.endpoint = endpoints[0]
         self.token = ""
         self.aid = introduction.name
         """`name@platform`, once the session is open."""
         self.platform = ""
         self.max_message_bytes = 0
-        self.description: DFAgentDescription | None = None
         self._endpoints = endpoints
         self._limits = limits
         self._questions = questions
-        self._take_answer = take_answer
         self._state_changed = state_changed
         self._window_messages = 0
         self._window_bytes = 0
         self._heartbeat_interval = _HEARTBEAT_INTERVAL
-        self._acks: list[int] = []
-        self._nacks: list[twin.Nack] = []
-        self._rejects: list[twin.Reject] = []
-        self._in_progress: dict[tuple[str, str], Job] = {}
-        # Ordered, since the first key of a plain dictionary gets dearer to find with each one that was deleted before it.
-        self._handled: OrderedDict[tuple[str, str], None] = OrderedDict()
-        self._aids: dict[str, AgentIdentifier] = {}
         self._over: BusError | None = None
         """Why there is no session and none is looked for."""
         self.prepare()
@@ -132,9 +133,7 @@ class ClientSession:
         self._heartbeat_due = False
         self._heard = False
         self._over = None
-        # Handlers that were cut off at the end are nobody's any more; what they had in hand comes again.
-        self._in_progress.clear()
-        self.lanes.reopen()
+        self.deliveries.prepare(self._wake)
 
     # ---- the life of the session -----------------------------------------------------------------------------------
 
@@ -155,7 +154,7 @@ class ClientSession:
             raise
         except Exception as bug:
             # Whoever only sends never asks how the session ended.
-            log.exception("the session failed", agent=self.introduction.name)
+            _logger.exception("%s: the session failed", self.introduction.name)
             failure = BusError(f"the session failed: {type(bug).__name__}")
             raise
         finally:
@@ -182,11 +181,13 @@ class ClientSession:
             except BusError as error:
                 if isinstance(error, _FINAL):
                     raise
-                log.info("connection lost", agent=self.introduction.name, why=str(error))
+                _logger.info("%s: connection lost: %s", self.introduction.name, error)
                 if self.sessions_opened == 0 and loop.time() >= give_up_at:
                     if len(self._endpoints) > 1 and isinstance(error, BusUnreachable):
                         raise BusUnreachable(",".join(self._endpoints)) from error
                     raise
+                # The bus may not have heard it.
+                self._bye_said = False
             if self._leaving.is_set() and not self.unsaid:
                 return
             attempt = 0 if self.sessions_opened > opened else attempt + 1
@@ -202,8 +203,8 @@ class ClientSession:
         """Whether something is left to say to the bus that is worth another connection."""
         if len(self.outbox):
             return True
-        in_hand = bool(self._in_progress) and not self._at_once
-        return not self._bye_said and (in_hand or bool(self._acks) or self._deregister)
+        in_hand = self.deliveries.in_progress and not self._at_once
+        return not self._bye_said and (in_hand or self.deliveries.unsaid or self._deregister)
 
     async def reach(self) -> grpc.aio.Channel:
         """Return the channel of the open session; wait for one while the connection is being found again.
@@ -259,7 +260,7 @@ class ClientSession:
         finally:
             self.connected.clear()
             self._channel = None
-            self.lanes.forget_waiting()
+            self.deliveries.lanes.forget_waiting()
             if call is not None:
                 call.cancel()
             await channel.close()
@@ -317,9 +318,7 @@ class ClientSession:
             agent=me.name,
             resume_token=self.token,
             window=twin.Window(messages=self._limits.window_messages, bytes=self._limits.window_bytes),
-            held_sequences=sorted(
-                {job.sequence for job in self._in_progress.values() if job.sequence} | set(self._acks)
-            ),
+            held_sequences=self.deliveries.held(),
             ephemeral=me.ephemeral,
             ownership=me.ownership,
             client_software=SOFTWARE,
@@ -335,20 +334,8 @@ class ClientSession:
         self.max_message_bytes = welcome.max_message_bytes
         self._window_messages = max(1, welcome.send_window.messages)
         self._window_bytes = welcome.send_window.bytes
-        interval = welcome.heartbeat_interval
-        self._heartbeat_interval = interval.seconds + interval.nanos / 1e9 or _HEARTBEAT_INTERVAL
-        self.description = df_from_proto(welcome.description) if welcome.HasField("description") else None
-        self._aids.clear()
-        # What the bus does not hold for this agent any more comes again, maybe under another number.
-        held = frozenset(welcome.held_sequences)
-        self._acks = [sequence for sequence in self._acks if sequence in held]
-        for job in self._in_progress.values():
-            if job.sequence not in held:
-                job.sequence = 0
-        # A handler that failed since the hello has its delivery held, though nobody has it in hand any more.
-        self._nacks = [nack for nack in self._nacks if nack.sequence in held]
-        self.lanes.forget_waiting(held=held)
-        self._rejects.clear()
+        self._heartbeat_interval = seconds_of(welcome.heartbeat_interval) or _HEARTBEAT_INTERVAL
+        self.deliveries.reconnected(frozenset(welcome.held_sequences), self.platform)
         self.outbox.reconnected()
         self._make_room()
         self._draining = False
@@ -396,7 +383,7 @@ class ClientSession:
                 while (frame := self._next_frame()) is not None:
                     async with asyncio.timeout(self._limits.write_timeout):
                         await call.write(frame)
-                if self._bye_said or (self._draining and not self._in_progress):
+                if self._bye_said or (self._draining and not self.deliveries.in_progress):
                     await call.done_writing()
                     half_closed = True
             except TimeoutError as error:
@@ -409,11 +396,8 @@ class ClientSession:
         if self._heartbeat_due:
             self._heartbeat_due = False
             return _HEARTBEAT
-        if self._acks or self._nacks or self._rejects:
-            settle = twin.SettleBatch(ack_sequences=self._acks, nacks=self._nacks, rejects=self._rejects)
-            self._acks.clear()
-            self._nacks.clear()
-            self._rejects.clear()
+        settle = self.deliveries.settlements()
+        if settle is not None:
             return twin.OpenSessionRequest(settle=settle).SerializeToString()
         if self.outbox.waiting:
             batch = self.outbox.take(
@@ -424,7 +408,7 @@ class ClientSession:
             )
             if batch:
                 return twin.OpenSessionRequest(send=twin.SendBatch(messages=batch)).SerializeToString()
-        elif self._leaving.is_set() and not self._bye_said and (self._at_once or not self._in_progress):
+        elif self._leaving.is_set() and not self._bye_said and (self._at_once or not self.deliveries.in_progress):
             # The bus answers whatever it has read before it ends the stream.
             self._bye_said = True
             return twin.OpenSessionRequest(bye=twin.Bye(deregister=self._deregister)).SerializeToString()
@@ -459,14 +443,15 @@ class ClientSession:
             frame = _decode(data)
             kind = frame.WhichOneof("frame")
             if kind == "deliver":
-                self._deliver(frame.deliver)
+                if not (self._draining or self._bye_said):
+                    self.deliveries.add(frame.deliver)
             elif kind == "receipts":
                 self._receipts(frame.receipts)
             elif kind == "heartbeat":
                 self._heartbeat_due = True
                 self._wake.set()
             elif kind == "returned":
-                self.lanes.returned(frozenset(frame.returned.sequences))
+                self.deliveries.lanes.returned(frozenset(frame.returned.sequences))
             elif kind == "state":
                 state = state_from_proto(frame.state.state)
                 if state is not None:
@@ -488,100 +473,18 @@ class ClientSession:
     def _notice(self, notice: bus_service_pb2.Notice) -> None:
         if notice.kind == bus_service_pb2.NOTICE_KIND_DRAINING:
             # Half-closing tells the bus that all was said; what is in a handler is held over to the next session.
-            self._reconnect_after = notice.reconnect_after.seconds + notice.reconnect_after.nanos / 1e9
+            self._reconnect_after = seconds_of(notice.reconnect_after)
             self._draining = True
-            self.lanes.forget_waiting()
+            self.deliveries.lanes.forget_waiting()
             self._wake.set()
-            log.info("the bus is shutting down", agent=self.introduction.name)
+            _logger.info("%s: the bus is shutting down", self.introduction.name)
         elif notice.kind == bus_service_pb2.NOTICE_KIND_SUPERSEDED:
             # Said by the status, too, but that one may be lost with the connection.
             raise SessionSuperseded(notice.text)
         elif notice.kind == bus_service_pb2.NOTICE_KIND_TERMINATED:
             raise PreconditionFailed(notice.text)
         else:
-            log.warning("notice from the bus", agent=self.introduction.name, kind=notice.kind, text=notice.text)
-
-    def _deliver(self, batch: bus_service_pb2.DeliverBatch) -> None:
-        jobs: list[Job] = []
-        if self._draining or self._bye_said:
-            return
-        asking = bool(self._questions)
-        for delivery in batch.deliveries:
-            sender = delivery.sender
-            message = delivery.message
-            key = (sender, message.id or delivery.id)
-            if delivery.redelivered and self._known(delivery.sequence, key):
-                continue
-            if not message.HasField("acl"):
-                reason = "this agent handles ACL messages; it got another kind of body"
-                self._rejects.append(twin.Reject(sequence=delivery.sequence, reason=reason))
-                self._wake.set()
-            elif asking and self._take_answer(delivery):
-                # Not by way of the lanes: the handler that asked may hold the lane, or be the last that may run.
-                self._settle(key, delivery.sequence)
-            else:
-                jobs.append(Job(delivery, delivery.sequence, key, (sender, message.acl.conversation_id)))
-        if jobs:
-            self.lanes.add(jobs)
-
-    def _known(self, sequence: int, key: tuple[str, str]) -> bool:
-        """Return whether a redelivery is of a message that a handler has, or had; its settle goes to the new number."""
-        job = self._in_progress.get(key)
-        if job is not None:
-            job.sequence = sequence
-            return True
-        if key in self._handled:
-            self._acks.append(sequence)
-            self._wake.set()
-            return True
-        return False
-
-    def sender_of(self, delivery: bus_service_pb2.Delivery) -> AgentIdentifier:
-        """Return who sent a delivery: the bare name for an agent of this platform."""
-        sender = delivery.sender
-        found = self._aids.get(sender)
-        if found is None:
-            name, _, platform = sender.partition("@")
-            found = AgentIdentifier(name if platform == self.platform else sender)
-            if len(self._aids) > 10_000:
-                self._aids.clear()
-            self._aids[sender] = found
-        return found
-
-    # ---- settling --------------------------------------------------------------------------------------------------
-
-    def begin(self, job: Job) -> None:
-        """A handler begins on a delivery."""
-        self._in_progress[job.key] = job
-
-    def ack(self, job: Job) -> None:
-        """A handler is done with a delivery."""
-        self._in_progress.pop(job.key, None)
-        self._settle(job.key, job.sequence)
-
-    def _settle(self, key: tuple[str, str], sequence: int) -> None:
-        handled = self._handled
-        handled[key] = None
-        if len(handled) > self._limits.handled_ids:
-            handled.popitem(last=False)
-        if sequence:
-            self._acks.append(sequence)
-        self._wake.set()
-
-    def nack(self, job: Job, delay: float, error: str) -> bool:
-        """A handler failed: the delivery is to come again after ``delay`` seconds.
-
-        Returns:
-            Whether the lane waits for it; not when the delivery is another session's, which knows for itself.
-        """
-        self._in_progress.pop(job.key, None)
-        self._wake.set()
-        if not job.sequence:
-            return False
-        made = twin.Nack(sequence=job.sequence, error=error)
-        made.delay.FromNanoseconds(int(delay * 1e9))
-        self._nacks.append(made)
-        return True
+            _logger.warning("%s: notice %d from the bus: %s", self.introduction.name, notice.kind, notice.text)
 
 
 async def _read_frame(call: Stream) -> bytes | None:
@@ -589,10 +492,9 @@ async def _read_frame(call: Stream) -> bytes | None:
     try:
         data = await call.read()
     except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
+        if is_cancelled():
             raise
-        # Nobody cancelled this task: gRPC raises it also for a status CANCELLED that came from the other side.
+        # A status CANCELLED that came from the other side.
         return None
     return data if isinstance(data, bytes) else None
 

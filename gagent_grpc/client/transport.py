@@ -15,6 +15,7 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
 from gagent_grpc import errors
+from gagent_grpc.codec.times import seconds_of
 from gagent_grpc.config import DEFAULT_ENDPOINT, MIB, SESSION_METADATA_KEY
 from gagent_grpc.errors import DOMAIN, BusError, BusUnreachable
 
@@ -64,6 +65,15 @@ def session_metadata(token: str) -> tuple[tuple[str, str], ...]:
     return ((SESSION_METADATA_KEY, token),) if token else ()
 
 
+def is_cancelled() -> bool:
+    """Return whether somebody has cancelled the running task.
+
+    gRPC raises CancelledError also when a channel is closed, or the status of a call is CANCELLED.
+    """
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 def error_from_status(error: grpc.aio.AioRpcError, endpoint: str) -> BusError:
     """Return the error that the status of a call stands for."""
     info, retry_after = _error_details(error)
@@ -96,7 +106,7 @@ def _error_details(error: grpc.aio.AioRpcError) -> tuple[error_details_pb2.Error
         if detail.Unpack(info) and info.domain == DOMAIN:
             found = info
         elif detail.Unpack(retry):
-            retry_after = retry.retry_delay.seconds + retry.retry_delay.nanos / 1e9
+            retry_after = seconds_of(retry.retry_delay)
     return found, retry_after
 
 
@@ -160,3 +170,7 @@ class Calls:
             return await method(request, timeout=self._timeout, metadata=session_metadata(self._link.token))
         except grpc.aio.AioRpcError as error:
             raise error_from_status(error, self._link.endpoint) from error
+        except asyncio.CancelledError as error:
+            if is_cancelled():
+                raise
+            raise BusUnreachable(self._link.endpoint, "the connection was closed") from error

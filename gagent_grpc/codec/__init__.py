@@ -1,1 +1,1 @@
-"""Values to generated types and back: `acl` and `management` for both sides, `envelope` for what the bus reads."""
+"""Values to generated types and back: `acl`, `management` and `times` for both sides, `envelope` for what the bus reads."""

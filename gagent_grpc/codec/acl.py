@@ -6,14 +6,13 @@ Owns: every parameter of SC00061 in both directions. Leaves to others: frames, a
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
-
-from google.protobuf.timestamp_pb2 import Timestamp
 
 from gagent_grpc.acl.aid import AgentIdentifier
 from gagent_grpc.acl.message import ACLMessage
 from gagent_grpc.acl.performative import Performative
+from gagent_grpc.codec.times import datetime_of, timestamp_to_proto
 from gagent_grpc.errors import InvalidArgument
 from gagent_grpc.pb.gagent.v1 import acl_pb2, agent_pb2
 
@@ -40,21 +39,6 @@ def aid_from_proto(aid: agent_pb2.AgentIdentifier) -> AgentIdentifier:
     )
 
 
-def timestamp(moment: datetime) -> Timestamp:
-    """Return ``moment`` as it travels.
-
-    Raises:
-        InvalidArgument: It has no time zone.
-    """
-    if moment.tzinfo is None:
-        raise InvalidArgument(
-            f"reply_by {moment.isoformat()}: has no time zone; expected an aware datetime", field="reply_by"
-        )
-    made = Timestamp()
-    made.FromDatetime(moment)
-    return made
-
-
 def acl_to_proto(message: ACLMessage, into: acl_pb2.AclMessage) -> None:
     """Write an ACL message into an empty one.
 
@@ -79,13 +63,31 @@ def acl_to_proto(message: ACLMessage, into: acl_pb2.AclMessage) -> None:
         parameter = "reply_to"
         for one in message.reply_to:
             aid_to_proto(one, into.reply_to.add())
-        for parameter in _TEXT_PARAMETERS:
-            value = getattr(message, parameter)
-            if value is not None:
-                setattr(into, parameter, value)
+        # In a straight line, since a loop over the names costs every message 0.3 us more.
+        if (value := message.language) is not None:
+            parameter = "language"
+            into.language = value
+        if (value := message.encoding) is not None:
+            parameter = "encoding"
+            into.encoding = value
+        if (value := message.ontology) is not None:
+            parameter = "ontology"
+            into.ontology = value
+        if (value := message.protocol) is not None:
+            parameter = "protocol"
+            into.protocol = value
+        if (value := message.conversation_id) is not None:
+            parameter = "conversation_id"
+            into.conversation_id = value
+        if (value := message.reply_with) is not None:
+            parameter = "reply_with"
+            into.reply_with = value
+        if (value := message.in_reply_to) is not None:
+            parameter = "in_reply_to"
+            into.in_reply_to = value
         parameter = "reply_by"
         if message.reply_by is not None:
-            into.reply_by.CopyFrom(timestamp(message.reply_by))
+            into.reply_by.CopyFrom(timestamp_to_proto(message.reply_by, "reply_by"))
         parameter = "user_parameters"
         if message.user_parameters:
             into.user_parameters.update(message.user_parameters)
@@ -144,13 +146,7 @@ def _content(wire: acl_pb2.AclMessage) -> str | bytes | None:
 
 
 def _reply_by(wire: acl_pb2.AclMessage) -> datetime | None:
-    if not wire.HasField("reply_by"):
-        return None
-    try:
-        return wire.reply_by.ToDatetime(tzinfo=UTC)
-    except (ValueError, OverflowError):
-        # Beyond what a datetime can say: as good as no limit, or long over.
-        return datetime.max.replace(tzinfo=UTC) if wire.reply_by.seconds > 0 else datetime.min.replace(tzinfo=UTC)
+    return datetime_of(wire.reply_by) if wire.HasField("reply_by") else None
 
 
 def _text(name: str) -> Any:

@@ -14,7 +14,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from gagent_grpc.acl.message import ACLMessage
 from gagent_grpc.acl.performative import Performative
 from gagent_grpc.codec.acl import acl_from_proto, acl_to_proto
-from gagent_grpc.config import BusLimits
+from gagent_grpc.codec.times import seconds_of
 from gagent_grpc.envelope import Envelope, Priority, Report
 from gagent_grpc.errors import InvalidArgument, shown
 from gagent_grpc.pb.gagent.v1 import acp_pb2, bus_service_pb2
@@ -35,10 +35,11 @@ _MAX_SECONDS = 253_402_300_799.0
 
 
 class EnvelopeCodec:
-    """The `Codec` port of the bus over protobuf. Stateless but for the limits."""
+    """The `Codec` port of the bus over protobuf. Stateless but for its limit."""
 
-    def __init__(self, limits: BusLimits) -> None:
-        self._max_id_bytes = limits.max_id_bytes
+    def __init__(self, *, max_id_bytes: int) -> None:
+        """Make a codec that takes ids of at most ``max_id_bytes`` bytes of UTF-8."""
+        self._max_id_bytes = max_id_bytes
 
     def decode(self, payload: bytes) -> Envelope:
         """Return the envelope of one encoded `BusMessage`.
@@ -76,7 +77,7 @@ class EnvelopeCodec:
         if message.HasField("expires_at"):
             end = message.expires_at
             # Before the epoch is as much over as one second after it.
-            made.expires_at = max(1.0, end.seconds + end.nanos / 1e9)
+            made.expires_at = max(1.0, seconds_of(end))
             if made.expires_at > _MAX_SECONDS:
                 raise InvalidArgument(f"expires_at {end.seconds} s is after the year 9999", field="expires_at")
         made.priority = message.priority or (message.acp.metadata.priority if body == "acp" else 0) or _NORMAL

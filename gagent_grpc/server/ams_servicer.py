@@ -11,6 +11,7 @@ from gagent_grpc.bus.platform import Platform
 from gagent_grpc.codec.management import ams_from_proto, ams_to_proto, constraints_of, state_to_proto
 from gagent_grpc.errors import MissingParameter
 from gagent_grpc.pb.gagent.v1 import agent_pb2, ams_service_pb2, ams_service_pb2_grpc
+from gagent_grpc.server.answers import written
 from gagent_grpc.server.identity import caller_of
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -28,16 +29,17 @@ class AmsServicer(ams_service_pb2_grpc.AmsServiceServicer):
         """Register an agent without a session."""
         name = _named("ams-agent-description", "name", request.description.name.name)
         caller = caller_of(self._platform, context)
-        record, existed = await self._platform.register(name, request.description.ownership, caller)
+        record, existed = self._platform.register(name, request.description.ownership, caller)
+        await self._platform.flush()
         return ams_service_pb2.RegisterAgentResponse(description=_described(record), existed=existed)
 
     async def DeregisterAgent(
         self, request: ams_service_pb2.DeregisterAgentRequest, context: Context
     ) -> ams_service_pb2.DeregisterAgentResponse:
         """Free a name."""
-        await self._platform.deregister(
-            _named("deregister", "agent", request.agent), caller_of(self._platform, context), why="deregistered"
-        )
+        name = _named("deregister", "agent", request.agent)
+        self._platform.deregister(name, caller_of(self._platform, context), why="deregistered")
+        await self._platform.flush()
         return ams_service_pb2.DeregisterAgentResponse()
 
     async def SearchAgents(
@@ -46,7 +48,10 @@ class AmsServicer(ams_service_pb2_grpc.AmsServiceServicer):
         """Search the agents."""
         constraints = constraints_of(request.max_results if request.HasField("max_results") else None)
         found = self._platform.search_agents(ams_from_proto(request.template), constraints)
-        return ams_service_pb2.SearchAgentsResponse(descriptions=[_described(record) for record in found])
+        limit = self._platform.limits.max_frame_bytes
+        return ams_service_pb2.SearchAgentsResponse(
+            descriptions=await written(found, _described, max_frame_bytes=limit)
+        )
 
     async def SuspendAgent(
         self, request: ams_service_pb2.SuspendAgentRequest, context: Context
@@ -66,9 +71,9 @@ class AmsServicer(ams_service_pb2_grpc.AmsServiceServicer):
         self, request: ams_service_pb2.TerminateAgentRequest, context: Context
     ) -> ams_service_pb2.TerminateAgentResponse:
         """End an agent whatever it wants."""
-        await self._platform.deregister(
-            _named("terminate", "agent", request.agent), caller_of(self._platform, context), why="terminated by the AMS"
-        )
+        name = _named("terminate", "agent", request.agent)
+        self._platform.deregister(name, caller_of(self._platform, context), why="terminated by the AMS")
+        await self._platform.flush()
         return ams_service_pb2.TerminateAgentResponse()
 
 

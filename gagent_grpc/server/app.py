@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import logging
 import time
 from collections.abc import AsyncIterator
 
 import grpc
-import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from gagent_grpc.bus.platform import Platform
@@ -25,9 +25,9 @@ from gagent_grpc.server.ams_servicer import AmsServicer
 from gagent_grpc.server.bus_servicer import BusServicer
 from gagent_grpc.server.df_servicer import DfServicer
 from gagent_grpc.server.interceptors import ErrorInterceptor
-from gagent_grpc.server.options import max_concurrent_rpcs, server_options
+from gagent_grpc.server.options import max_concurrent_rpcs, max_connections, server_options
 
-log = structlog.get_logger(__name__)
+_log = logging.getLogger(__name__)
 
 
 class SystemClock:
@@ -86,7 +86,7 @@ async def open_bus(
     """
     bounds = limits or BusLimits()
     check_listen(listen, insecure=insecure)
-    core = Platform(platform, store, EnvelopeCodec(bounds), SystemClock(), bounds)
+    core = Platform(platform, store, EnvelopeCodec(max_id_bytes=bounds.max_id_bytes), SystemClock(), bounds)
     async with core.running():
         server = grpc.aio.server(
             interceptors=[ErrorInterceptor()],
@@ -103,7 +103,7 @@ async def open_bus(
             await healthiness.set(service, health_pb2.HealthCheckResponse.SERVING)
         await server.start()
         bus = Bus(core, server, healthiness, f"{listen.rpartition(':')[0]}:{port}")
-        log.info("bus listens", address=bus.address, platform=platform)
+        _log.info("bus listens: %s, platform %r, up to %d connections", bus.address, platform, max_connections(bounds))
         try:
             yield bus
         finally:

@@ -7,24 +7,35 @@ Owns: reading and writing of streams. Leaves to others: the form of frames (`ser
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Sequence
 
 import grpc
-import structlog
 
 from gagent_grpc.bus.platform import Hello, Platform
-from gagent_grpc.bus.router import ANONYMOUS, Refusal
+from gagent_grpc.bus.router import ANONYMOUS, Receipt
 from gagent_grpc.bus.session import Notice, Session
 from gagent_grpc.envelope import Outcome
-from gagent_grpc.errors import AnswerTimeout, BusDraining, BusError, InvalidArgument, ProtocolViolation
+from gagent_grpc.errors import (
+    AnswerTimeout,
+    BusDraining,
+    BusError,
+    InvalidArgument,
+    ProtocolViolation,
+    Unavailable,
+    first_error,
+)
 from gagent_grpc.server import frames
 from gagent_grpc.server.identity import caller_of, principal_of
 
-log = structlog.get_logger(__name__)
+_log = logging.getLogger(__name__)
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
 _SLICE = 512
-"""Messages that are routed in one go: a frame may hold a million empty ones."""
+"""Messages, and receivers, that are routed in one go: a frame may hold a million empty ones, or name 200,000 receivers."""
+
+_MAX_RECEIPTS = 10_000
+"""Receipts of one `Send`: few enough that its response can travel, whatever they have to say."""
 
 
 class BusServicer:
@@ -62,11 +73,14 @@ class BusServicer:
                 # Returns once the session is over and everything is said.
                 await self._write(session, context)
                 reader.cancel()
-        except* (TimeoutError, grpc.aio.BaseError, asyncio.InvalidStateError) as group_error:
+        except* TimeoutError:
             session.end(AnswerTimeout(f"{session.aid}: a write did not get through", limits.write_timeout))
-            log.info("session lost", agent=session.aid, why=repr(group_error.exceptions[0]))
+            _log.info("session lost: %s, generation %d: a write did not get through", session.aid, session.generation)
+        except* (grpc.aio.BaseError, asyncio.InvalidStateError) as group_error:
+            session.end(Unavailable(f"{session.aid}: the connection was lost"))
+            _log.info("session lost: %s, generation %d: %r", session.aid, session.generation, group_error.exceptions[0])
         except* BusError as group_error:
-            session.end(_first(group_error))
+            session.end(first_error(group_error))
         finally:
             self._platform.detach(session)
         if session.failure is not None:
@@ -116,7 +130,6 @@ class BusServicer:
                     ack_through_tag=settle.ack_through_tag,
                     acks=settle.ack_sequences,
                     nacks=frames.nacks_from_frame(settle.nacks),
-                    in_progress=settle.in_progress_sequences,
                     rejects=[(reject.sequence, reject.reason[:1000]) for reject in settle.rejects],
                 )
             elif kind == "window":
@@ -138,11 +151,12 @@ class BusServicer:
     @staticmethod
     async def _submit(session: Session, messages: Sequence[bytes]) -> None:
         for start in range(0, len(messages), _SLICE):
-            if start:
-                await asyncio.sleep(0)
-            if not session.ended:
-                session.submit(messages[start : start + _SLICE])
+            part = messages[start : start + _SLICE]
+            while part and not session.ended:
+                part = part[session.submit(part, max_receivers=_SLICE) :]
                 await session.room_to_send()
+                if part or start + _SLICE < len(messages):
+                    await asyncio.sleep(0)
 
     async def _write(self, session: Session, context: Context) -> None:
         """Write what the session has to say until it is over. The only writer of the stream."""
@@ -171,48 +185,60 @@ class BusServicer:
                 field="messages",
             )
         caller = caller_of(self._platform, context)
-        shot = _OneShot(caller.agent.aid if caller.agent is not None else ANONYMOUS)
+        await self._check_receipts(messages)
+        sender = _UnarySender(caller.agent.aid if caller.agent is not None else ANONYMOUS)
+        receivers = 0
         for number, payload in enumerate(messages, start=1):
-            self._platform.router.submit(payload, shot, number)
+            receivers += self._platform.router.submit(payload, sender, number)
+            if receivers >= _SLICE:
+                receivers = 0
+                await asyncio.sleep(0)
+        await sender.answered()
+        return frames.send_response(sender.receipts(), max_bytes=limits.max_frame_bytes)
+
+    async def _check_receipts(self, messages: Sequence[bytes]) -> None:
+        """Refuse a call with too many receipts as a whole: once a message is routed, its receipt has to be told."""
+        if len(messages) * self._platform.limits.max_receivers <= _MAX_RECEIPTS:
+            return
+        receipts = 0
+        for number, payload in enumerate(messages, start=1):
+            receipts += self._platform.router.count_receipts(payload)
             if not number % _SLICE:
                 await asyncio.sleep(0)
-        await shot.answered()
-        return frames.send_response(shot.receipts(), max_bytes=limits.max_frame_bytes)
+        if receipts > _MAX_RECEIPTS:
+            raise InvalidArgument(
+                f"the messages name {receipts:,} receivers; expected at most {_MAX_RECEIPTS:,} receivers in one call",
+                field="messages",
+            )
 
 
-class _OneShot:
+class _UnarySender:
     """Origin of the messages of one `Send`: gathers the receipts until all are there."""
 
     def __init__(self, aid: str) -> None:
         self.aid = aid
         self._waiting = 0
-        self._receipts: list[Refusal] = []
+        self._receipts: list[Receipt] = []
         self._done = asyncio.Event()
 
     def expect(self, number: int) -> None:
         self._waiting += 1
 
     def accepted(self, number: int, receiver: str, *, waited: bool, lazy: bool) -> None:
-        self.refuse(Refusal(number, receiver, Outcome.ACCEPTED), waited=waited)
+        self.refuse(Receipt(number, receiver, Outcome.ACCEPTED), waited=waited)
 
-    def refuse(self, refusal: Refusal, *, waited: bool) -> None:
-        self._receipts.append(refusal)
+    def refuse(self, receipt: Receipt, *, waited: bool) -> None:
+        self._receipts.append(receipt)
         if waited:
             self._waiting -= 1
             self._done.set()
 
     async def answered(self) -> None:
         """Wait until every receiver has its receipt."""
-        while self._waiting:
+        while self._waiting > 0:
             self._done.clear()
             await self._done.wait()
 
-    def receipts(self) -> list[Refusal]:
+    def receipts(self) -> list[Receipt]:
         """Return all receipts in the order of the messages."""
         return sorted(self._receipts, key=lambda one: one.number)
-
-
-def _first(group: BaseExceptionGroup[BusError]) -> BusError:
-    """Return the first error in a group, which may be nested."""
-    first = group.exceptions[0]
-    return _first(first) if isinstance(first, BaseExceptionGroup) else first

@@ -9,6 +9,7 @@ import grpc
 from gagent_grpc.bus.platform import Platform
 from gagent_grpc.codec.management import constraints_of, df_from_proto, df_to_proto
 from gagent_grpc.pb.gagent.v1 import df_service_pb2, df_service_pb2_grpc
+from gagent_grpc.server.answers import written
 from gagent_grpc.server.identity import caller_of
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -24,16 +25,18 @@ class DfServicer(df_service_pb2_grpc.DfServiceServicer):
         self, request: df_service_pb2.RegisterDescriptionRequest, context: Context
     ) -> df_service_pb2.RegisterDescriptionResponse:
         """Register a description for the calling agent."""
-        entry = await self._platform.register_description(
+        entry = self._platform.register_description(
             df_from_proto(request.description), caller_of(self._platform, context)
         )
+        await self._platform.flush()
         return df_service_pb2.RegisterDescriptionResponse(description=df_to_proto(entry))
 
     async def DeregisterDescription(
         self, request: df_service_pb2.DeregisterDescriptionRequest, context: Context
     ) -> df_service_pb2.DeregisterDescriptionResponse:
         """Remove the description of the calling agent."""
-        await self._platform.deregister_description(request.agent or None, caller_of(self._platform, context))
+        self._platform.deregister_description(request.agent or None, caller_of(self._platform, context))
+        await self._platform.flush()
         return df_service_pb2.DeregisterDescriptionResponse()
 
     async def SearchDescriptions(
@@ -42,4 +45,7 @@ class DfServicer(df_service_pb2_grpc.DfServiceServicer):
         """Search the descriptions."""
         constraints = constraints_of(request.max_results if request.HasField("max_results") else None)
         found = self._platform.search_descriptions(df_from_proto(request.template), constraints)
-        return df_service_pb2.SearchDescriptionsResponse(descriptions=[df_to_proto(entry) for entry in found])
+        limit = self._platform.limits.max_frame_bytes
+        return df_service_pb2.SearchDescriptionsResponse(
+            descriptions=await written(found, df_to_proto, max_frame_bytes=limit)
+        )

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import cast
 
-from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import DecodeError
 
 from gagent_grpc.bus.mailbox import Letter
 from gagent_grpc.bus.platform import Hello, Opened
-from gagent_grpc.bus.router import Refusal
+from gagent_grpc.bus.router import Receipt
 from gagent_grpc.bus.session import Nack, Outgoing
 from gagent_grpc.codec.envelope import unknown_fields
 from gagent_grpc.codec.management import df_from_proto, df_to_proto, state_to_proto
+from gagent_grpc.codec.times import duration_to_proto, seconds_of
 from gagent_grpc.config import PROTOCOL_VERSION, BusLimits
 from gagent_grpc.errors import InvalidArgument, ProtocolViolation
 from gagent_grpc.pb.gagent.internal.v1 import bus_frames_pb2 as twin
@@ -25,19 +25,10 @@ from gagent_grpc.pb.gagent.internal.v1 import bus_frames_pb2 as twin
 Frame = twin.OpenSessionRequest
 MAX_SEQUENCES = 100_000
 """Most sequences that one frame may name: above every window, and no work that would hold up other sessions."""
+_RECEIPT_BYTES = 64
+"""What a receipt takes at most without its detail and its receiver."""
 _FRAME_NAMES = tuple(field.name for field in Frame.DESCRIPTOR.oneofs_by_name["frame"].fields)
 _NOT_SERVED_IN_HELLO = {6: "take_over", 9: "topics"}
-
-
-def duration(seconds: float) -> Duration:
-    """Return ``seconds`` as they travel."""
-    whole = int(seconds)
-    return Duration(seconds=whole, nanos=int((seconds - whole) * 1e9))
-
-
-def seconds_of(value: Duration) -> float:
-    """Return the seconds in ``value``."""
-    return value.seconds + value.nanos / 1e9
 
 
 def decode_frame(data: bytes) -> tuple[str, twin.OpenSessionRequest]:
@@ -122,12 +113,12 @@ def welcome_frame(opened: Opened, platform: str, limits: BusLimits) -> bytes:
         platform=platform,
         generation=session.generation,
         resume_token=opened.resume_token,
-        heartbeat_interval=duration(limits.heartbeat_interval),
+        heartbeat_interval=duration_to_proto(limits.heartbeat_interval),
         max_message_bytes=limits.max_message_bytes,
         max_frame_bytes=limits.max_frame_bytes,
         send_window=twin.Window(messages=limits.send_window_messages, bytes=limits.send_window_bytes),
         window=twin.Window(messages=session.window_messages, bytes=session.window_bytes),
-        resume_grace=duration(limits.resume_grace),
+        resume_grace=duration_to_proto(limits.resume_grace),
         state=state_to_proto(session.record.state),
         attached=opened.attached,
         held_sequences=sorted(opened.held),
@@ -141,7 +132,7 @@ def control_frames(out: Outgoing) -> Iterator[bytes]:
     """Yield the frames that say everything in ``out`` but the deliveries."""
     if out.accepted_through is not None:
         batch = twin.ReceiptBatch(
-            accepted_through=out.accepted_through, exceptions=[receipt(refusal) for refusal in out.exceptions]
+            accepted_through=out.accepted_through, exceptions=[receipt_to_proto(one) for one in out.exceptions]
         )
         yield twin.OpenSessionResponse(receipts=batch).SerializeToString()
     for change in out.states:
@@ -152,7 +143,7 @@ def control_frames(out: Outgoing) -> Iterator[bytes]:
             notice=twin.Notice(kind=twin.NoticeKind.Value(f"NOTICE_KIND_{notice.kind}"), text=notice.text)
         )
         if notice.reconnect_after is not None:
-            frame.notice.reconnect_after.CopyFrom(duration(notice.reconnect_after))
+            frame.notice.reconnect_after.CopyFrom(duration_to_proto(notice.reconnect_after))
         yield frame.SerializeToString()
     if out.returned:
         yield twin.OpenSessionResponse(returned=twin.ReturnBatch(sequences=out.returned)).SerializeToString()
@@ -174,6 +165,7 @@ def deliver_frame(letters: list[Letter], receiver: str) -> bytes:
             receiver=receiver,
             message=envelope.payload,
         )
+        # Written out, since a Timestamp of its own and its copy would cost more than the rest of the delivery.
         whole = int(letter.accepted_at)
         accepted_at = delivery.accepted_at
         accepted_at.seconds = whole
@@ -187,18 +179,18 @@ def deliver_frame(letters: list[Letter], receiver: str) -> bytes:
     return frame.SerializeToString()
 
 
-def receipt(refusal: Refusal) -> twin.Receipt:
+def receipt_to_proto(receipt: Receipt) -> twin.Receipt:
     """Return one receipt as it travels."""
     made = twin.Receipt(
-        number=refusal.number,
-        receiver=refusal.receiver,
-        outcome=cast("twin.Outcome.ValueType", int(refusal.outcome)),
-        detail=refusal.detail,
-        retryable=refusal.outcome.retryable,
-        field=refusal.field,
+        number=receipt.number,
+        receiver=receipt.receiver,
+        outcome=cast("twin.Outcome.ValueType", int(receipt.outcome)),
+        detail=receipt.detail,
+        retryable=receipt.outcome.retryable,
+        field=receipt.field,
     )
-    if refusal.retry_after is not None:
-        made.retry_after.CopyFrom(duration(refusal.retry_after))
+    if receipt.retry_after is not None:
+        made.retry_after.CopyFrom(duration_to_proto(receipt.retry_after))
     return made
 
 
@@ -214,13 +206,18 @@ def send_request_messages(data: bytes) -> list[bytes]:
         raise InvalidArgument(f"{len(data)} bytes that are not a gagent.v1.SendRequest") from error
 
 
-def send_response(receipts: list[Refusal], *, max_bytes: int) -> bytes:
-    """Return an encoded `SendResponse`; an ACCEPTED receipt is a refusal that refuses nothing.
+def send_response(receipts: list[Receipt], *, max_bytes: int) -> bytes:
+    """Return an encoded `SendResponse`, with the ACCEPTED receipts too.
 
-    The outcomes matter most: where a response would be too large to travel, the words go.
+    The outcomes matter most: where a response would be too large to travel, the words go, and then what is too long of
+    the receivers, which the order tells as well.
     """
-    response = twin.SendResponse(receipts=[receipt(one) for one in receipts])
+    response = twin.SendResponse(receipts=[receipt_to_proto(one) for one in receipts])
     if response.ByteSize() > max_bytes:
         for one in response.receipts:
             one.ClearField("detail")
+    if response.ByteSize() > max_bytes:
+        longest = max(0, max_bytes // len(receipts) - _RECEIPT_BYTES)
+        for one in response.receipts:
+            one.receiver = one.receiver.encode()[:longest].decode(errors="ignore")
     return response.SerializeToString()

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import grpc
-import structlog
 from google.protobuf.message import DecodeError
 
 from gagent_grpc.errors import BusError, InvalidArgument
 from gagent_grpc.server.status import abort_with
 
-log = structlog.get_logger(__name__)
+_log = logging.getLogger(__name__)
 
 STATUS_TIMEOUT = 5.0
 """Seconds that a status may take to reach the client."""
@@ -105,7 +105,7 @@ async def _end(context: Any, error: Exception, method: str) -> None:
         # The handler ended the call itself.
         raise error
     if not isinstance(error, BusError):
-        log.exception("a call failed", method=method, exc_info=error)
+        _log.error("a call failed: %s", method, exc_info=error)
         error = BusError("internal error; the log of the bus has more")
     try:
         async with asyncio.timeout(STATUS_TIMEOUT):
@@ -113,4 +113,4 @@ async def _end(context: Any, error: Exception, method: str) -> None:
     except (TimeoutError, grpc.aio.InternalError) as unheard:
         # The client reads nothing, and its status waits behind what was written before; or it is gone already. Letting
         # go of the call resets it.
-        log.info("a status was not heard", method=method, status=error.status, why=repr(unheard))
+        _log.info("a status was not heard: %s of %s (%r)", error.status, method, unheard)

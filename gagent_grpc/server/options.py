@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import resource
+
 from gagent_grpc.config import BusLimits
 
 _SPARE_CALLS = 1_000
 """Calls beside the sessions that a node serves at the same time."""
+
+_SPARE_DESCRIPTORS = 100
+"""Descriptors that connections leave to the store, the log, and what else the process has open."""
 
 
 def server_options(limits: BusLimits) -> list[tuple[str, int]]:
@@ -19,7 +24,7 @@ def server_options(limits: BusLimits) -> list[tuple[str, int]]:
         # Counted per connection. At the limit a call is refused, not queued, so it is no admission control; a gateway
         # with many sessions on one connection must fit.
         ("grpc.max_concurrent_streams", 1_000),
-        ("grpc.max_allowed_incoming_connections", limits.max_sessions + _SPARE_CALLS),
+        ("grpc.max_allowed_incoming_connections", max_connections(limits)),
         # A connection that says nothing is dropped after 10 s instead of 120.
         ("grpc.server_handshake_timeout_ms", 10_000),
         # A dead or frozen peer is noticed after 20 + 5 s: ...
@@ -34,6 +39,15 @@ def server_options(limits: BusLimits) -> list[tuple[str, int]]:
         # A connection without any call is of no use to anybody.
         ("grpc.max_connection_idle_ms", 300_000),
     ]
+
+
+def max_connections(limits: BusLimits) -> int:
+    """Return how many connections may be open: below the descriptors of the process, so that it can still open a file."""
+    most = limits.max_sessions + _SPARE_CALLS
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if descriptors == resource.RLIM_INFINITY:
+        return most
+    return min(most, max(descriptors - _SPARE_DESCRIPTORS, descriptors // 2))
 
 
 def max_concurrent_rpcs(limits: BusLimits) -> int:

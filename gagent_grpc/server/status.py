@@ -6,10 +6,10 @@ from typing import NoReturn
 
 import grpc
 from google.protobuf.any_pb2 import Any
-from google.protobuf.duration_pb2 import Duration
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
+from gagent_grpc.codec.times import duration_to_proto
 from gagent_grpc.errors import DOMAIN, BusError
 
 _MAX_TEXT_BYTES = 1_000
@@ -26,9 +26,7 @@ async def abort_with(context: grpc.aio.ServicerContext[bytes, bytes], error: Bus
     metadata = {key: _cut(value) for key, value in error.details().items()}
     details = [_packed(error_details_pb2.ErrorInfo(reason=error.code, domain=DOMAIN, metadata=metadata))]
     if error.retry_after is not None:
-        whole = int(error.retry_after)
-        delay = Duration(seconds=whole, nanos=int((error.retry_after - whole) * 1e9))
-        details.append(_packed(error_details_pb2.RetryInfo(retry_delay=delay)))
+        details.append(_packed(error_details_pb2.RetryInfo(retry_delay=duration_to_proto(error.retry_after))))
     status = status_pb2.Status(code=code.value[0], message=text, details=details)
     rich = rpc_status.to_status(status)
     await context.abort(code, text, rich.trailing_metadata)

@@ -8,8 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from gagent_grpc.acl.descriptions import DFAgentDescription
-from gagent_grpc.bus.ports import Commit, StoredAgent, StoredKey, StoredMessage, StoredPlatform
+from gagent_grpc.bus.ports import Commit, StoredAgent, StoredDescription, StoredKey, StoredMessage, StoredPlatform
 from gagent_grpc.errors import StoreUnavailable
 
 
@@ -46,7 +45,7 @@ class MemoryStore:
     def remove_agent(self, name: str) -> None:
         """Keep nothing."""
 
-    def put_description(self, description: DFAgentDescription, registered_at: float) -> None:
+    def put_description(self, entry: StoredDescription) -> None:
         """Keep nothing."""
 
     def remove_description(self, name: str) -> None:

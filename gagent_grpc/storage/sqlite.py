@@ -25,8 +25,7 @@ from typing import Literal
 
 import apsw
 
-from gagent_grpc.acl.descriptions import DFAgentDescription
-from gagent_grpc.bus.ports import Commit, StoredAgent, StoredKey, StoredMessage, StoredPlatform
+from gagent_grpc.bus.ports import Commit, StoredAgent, StoredDescription, StoredKey, StoredMessage, StoredPlatform
 from gagent_grpc.errors import BusError, StoreUnavailable
 from gagent_grpc.storage import sqlite_file
 from gagent_grpc.storage.sqlite_file import Operation, SqliteFile
@@ -127,12 +126,16 @@ class SqliteStore:
             raise
 
     def accept(self, message: StoredMessage) -> int:
-        """Store a message; return the position that `next_commit` will cover."""
+        """Store a message; return the position that `next_commit` will cover.
+
+        Raises:
+            InvalidArgument: It holds a value that the file cannot take, here as in the other methods that write.
+        """
         self._append(sqlite_file.accept_operation(message))
         self._position += 1
         if self._failure:
             # Nothing takes it any more, and its sender has to hear that.
-            self._report_accepts(self._position, self._failure)
+            self._report_accepts(self._position, self._failure, final=True)
         return self._position
 
     def settle(self, receiver: str, sequence: int, key: StoredKey | None) -> None:
@@ -155,13 +158,13 @@ class SqliteStore:
         """Remove an agent, its messages and the DF entry of exactly that name; keys of settled messages stay."""
         self._append(sqlite_file.remove_agent_operation(name))
 
-    def put_description(self, description: DFAgentDescription, registered_at: float) -> None:
-        """Write a DF entry, new or changed; ``registered_at`` is its place in the order.
+    def put_description(self, entry: StoredDescription) -> None:
+        """Write a DF entry, new or changed.
 
         Raises:
             InvalidArgument: It has no name, or a value that could not be read back.
         """
-        self._append(sqlite_file.put_description_operation(description, registered_at))
+        self._append(sqlite_file.put_description_operation(entry))
 
     def remove_description(self, name: str) -> None:
         """Remove the DF entry of exactly that name."""
@@ -212,6 +215,8 @@ class SqliteStore:
     # ---- on the event loop; what begins with `_on_` is called by the writer thread through `_post`
 
     def _append(self, operation: Operation) -> None:
+        # Here and not in the writer thread, where one value that cannot be written would be the end of the store.
+        sqlite_file.check_operation(operation)
         if self._failure:
             return
         self._written += 1
@@ -232,9 +237,9 @@ class SqliteStore:
         if not opened.done():
             opened.set_result(stored)
 
-    def _on_written(self, through: int, taken: int, error: str) -> None:
+    def _on_written(self, through: int, taken: int, error: str, *, final: bool = False) -> None:
         """Note the outcome of accepts up to position ``through``, and of operations up to number ``taken``."""
-        self._report_accepts(through, error)
+        self._report_accepts(through, error, final=final)
         if not error:
             self._durable = taken
         waiting = []
@@ -253,14 +258,14 @@ class SqliteStore:
         self._failure = failure
         if not opened.done():
             opened.set_exception(cause or StoreUnavailable(failure))
-        self._on_written(self._position, self._written, failure)
+        self._on_written(self._position, self._written, failure, final=True)
         self._arrived.set()
         self._ended.set()
 
-    def _report_accepts(self, through: int, error: str) -> None:
+    def _report_accepts(self, through: int, error: str, *, final: bool = False) -> None:
         if through > self._reported:
             self._reported = through
-            self._reports.append(Commit(through, error))
+            self._reports.append(Commit(through, error, final))
             self._arrived.set()
 
     # ---- in the writer thread

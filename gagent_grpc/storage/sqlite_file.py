@@ -19,10 +19,17 @@ from zlib import crc32
 
 import apsw
 
-from gagent_grpc.acl.descriptions import DFAgentDescription, LifeCycleState
+from gagent_grpc.acl.descriptions import LifeCycleState
 from gagent_grpc.acl.management_json import description_to_json, df_description_from_json
-from gagent_grpc.bus.ports import StoredAgent, StoredKey, StoredMessage, StoredPlatform
-from gagent_grpc.errors import BusError, ConfigurationError, MissingParameter, StoreUnavailable
+from gagent_grpc.bus.ports import StoredAgent, StoredDescription, StoredKey, StoredMessage, StoredPlatform
+from gagent_grpc.errors import (
+    BusError,
+    ConfigurationError,
+    InvalidArgument,
+    MissingParameter,
+    StoreUnavailable,
+    shown,
+)
 
 APPLICATION_ID = 0x67416742
 """`application_id` of the file, "gAgB": tells a bus's database from those of other programs."""
@@ -76,8 +83,8 @@ CREATE TABLE settled_keys (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX settled_keys_by_time ON settled_keys (settled_at);
 CREATE TABLE descriptions (
-    number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, registered_at REAL NOT NULL, body TEXT NOT NULL,
-    checksum INTEGER NOT NULL
+    number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, registered_at REAL NOT NULL, lease_end REAL NOT NULL,
+    body TEXT NOT NULL, checksum INTEGER NOT NULL
 ) STRICT;
 INSERT INTO meta VALUES ('clean', 1);
 """
@@ -92,7 +99,9 @@ _SELECT_AGENTS = """
     FROM agents ORDER BY registered_at, number
 """
 _SELECT_KEYS = "SELECT sender, key, receiver, digest, settled_at FROM settled_keys ORDER BY settled_at"
-_SELECT_DESCRIPTIONS = "SELECT name, registered_at, body, checksum FROM descriptions ORDER BY registered_at, number"
+_SELECT_DESCRIPTIONS = """
+    SELECT name, registered_at, lease_end, body, checksum FROM descriptions ORDER BY registered_at, number
+"""
 
 # Statements over many rows: `{rows}` becomes as many `(?, ?)` as there are rows.
 _INSERT_MESSAGES = """
@@ -130,6 +139,9 @@ _PUT_DESCRIPTION = "put description"
 _REMOVE_DESCRIPTION = "remove description"
 _PRUNE_KEYS = "prune keys"
 
+_INTEGERS = 1 << 63
+"""SQLite's integers go from minus this to below it."""
+
 # Statements over one row each, run one after the other.
 _STATEMENTS: dict[str, tuple[str, ...]] = {
     # An upsert and not a replacement: the row keeps its number, by which equal times of registration are ordered.
@@ -152,9 +164,9 @@ _STATEMENTS: dict[str, tuple[str, ...]] = {
     ),
     _PUT_DESCRIPTION: (
         """
-        INSERT INTO descriptions (name, registered_at, body, checksum) VALUES (?, ?, ?, ?)
-        ON CONFLICT (name) DO UPDATE SET registered_at = excluded.registered_at, body = excluded.body,
-            checksum = excluded.checksum
+        INSERT INTO descriptions (name, registered_at, lease_end, body, checksum) VALUES (?, ?, ?, ?, ?)
+        ON CONFLICT (name) DO UPDATE SET registered_at = excluded.registered_at, lease_end = excluded.lease_end,
+            body = excluded.body, checksum = excluded.checksum
         """,
     ),
     _REMOVE_DESCRIPTION: ("DELETE FROM descriptions WHERE name = ?",),
@@ -377,6 +389,33 @@ class SqliteFile:
         )
 
 
+def check_operation(operation: Operation) -> None:
+    """Make sure that the file can take every value of an operation.
+
+    Raises:
+        InvalidArgument: One is no valid Unicode, an integer of more than 64 bits, or not a number.
+    """
+    kind, row = operation
+    for value in row:
+        if isinstance(value, str):
+            if not value.isascii():
+                _check_text(value, kind)
+        elif isinstance(value, int):
+            if not -_INTEGERS <= value < _INTEGERS:
+                raise InvalidArgument(f"{kind}: {value:,} does not fit an integer of 64 bits")
+        elif value != value:  # noqa: PLR0124  # Only what is not a number differs from itself; SQLite would make it NULL.
+            raise InvalidArgument(f"{kind}: expected a number, not {value!r}")
+
+
+def _check_text(text: str, kind: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidArgument(
+            f"{kind}: {shown(text)} is not valid Unicode: it holds half of a surrogate pair"
+        ) from None
+
+
 def accept_operation(message: StoredMessage) -> Operation:
     """Return the operation that adds a message; the only one that is not tried again."""
     return _ACCEPT, (
@@ -429,19 +468,20 @@ def remove_agent_operation(name: str) -> Operation:
     return _REMOVE_AGENT, (name,)
 
 
-def put_description_operation(description: DFAgentDescription, registered_at: float) -> Operation:
+def put_description_operation(entry: StoredDescription) -> Operation:
     """Return the operation that writes a DF entry.
 
     Raises:
         MissingParameter: It has no name.
         InvalidArgument: It holds a value that could not be read back.
     """
-    if description.name is None:
+    name = entry.description.name
+    if name is None:
         raise MissingParameter("df-agent-description", "name")
-    body = json.dumps(description_to_json(description))
+    body = json.dumps(description_to_json(entry.description))
     # What the next start would refuse must not get into the file: the bus could not start any more.
     df_description_from_json(json.loads(body))
-    row = (description.name, float(registered_at), body)
+    row = (name, float(entry.registered_at), float(entry.lease_end), body)
     return _PUT_DESCRIPTION, (*row, _checksum(row))
 
 
@@ -507,7 +547,8 @@ def _message_checksum(message: StoredMessage) -> int:
     """Return the sum over all but `attempt`, which changes and is no more than a lower bound."""
     texts = (message.receiver, message.sender, message.message_id, message.key, message.via)
     head = "\0".join(texts) + f"\0{message.sequence}\0{float(message.accepted_at)}"
-    return crc32(message.payload, crc32(message.digest, crc32(head.encode())))
+    # What cannot be encoded is refused with words by `check_operation`.
+    return crc32(message.payload, crc32(message.digest, crc32(head.encode(errors="surrogatepass"))))
 
 
 def _agent(row: tuple[Any, ...]) -> StoredAgent:
@@ -519,10 +560,11 @@ def _agent(row: tuple[Any, ...]) -> StoredAgent:
     return agent
 
 
-def _description(row: tuple[Any, ...]) -> DFAgentDescription:
-    if _checksum(row[:-1]) != row[-1]:
-        raise ValueError(f"DF entry {row[0]!r} is not what was written")
-    return df_description_from_json(json.loads(row[2]))
+def _description(row: tuple[Any, ...]) -> StoredDescription:
+    name, registered_at, lease_end, body, checksum = row
+    if _checksum(row[:-1]) != checksum:
+        raise ValueError(f"DF entry {name!r} is not what was written")
+    return StoredDescription(df_description_from_json(json.loads(body)), registered_at, lease_end)
 
 
 def _checksum(row: tuple[Any, ...]) -> int:

@@ -19,6 +19,10 @@ from multiprocessing.context import SpawnContext, SpawnProcess
 from typing import Any
 
 CONTENT = "x" * 100
+CREDIT = 1000
+"""Messages after which the receiver lets the sender go on."""
+AHEAD = 8
+"""Credits at the start: 8,000 messages may be on their way, where a mailbox holds 10,000."""
 
 
 def _loop_runner() -> Any:
@@ -34,12 +38,13 @@ def _loop_runner() -> Any:
 
 def bus_process(pipe: Connection) -> None:
     async def main() -> None:
-        from gagent_grpc import BusLimits, MemoryStore, open_bus
+        from gagent_grpc import MemoryStore, open_bus
+        from gagent_grpc.server.process import tune_collector
 
         _quiet()
-        # The pair measures the path, not the bound: the receiver may fall behind by as much as there is.
-        limits = BusLimits(mailbox_messages=2_000_000, mailbox_bytes=1 << 31, total_mail_bytes=1 << 31)
-        async with open_bus(MemoryStore(), limits=limits) as bus:
+        # As `gagent serve` does.
+        tune_collector()
+        async with open_bus(MemoryStore()) as bus:
             pipe.send(bus.address)
             await asyncio.to_thread(pipe.recv)
 
@@ -48,11 +53,12 @@ def bus_process(pipe: Connection) -> None:
 
 def bus_receiver(address: str, pipe: Connection) -> None:
     async def main() -> None:
-        from gagent_grpc import Agent
+        from gagent_grpc import ACLMessage, Agent, AgentIdentifier, Performative
 
         _quiet()
         agent = Agent("receiver", bus=address)
         done = asyncio.Event()
+        credit = ACLMessage(Performative.CONFIRM, receivers=(AgentIdentifier("sender"),))
         left = 0
 
         @agent.on("inform")
@@ -60,6 +66,8 @@ def bus_receiver(address: str, pipe: Connection) -> None:
             nonlocal left
             _read(message.sender.name, message.performative, message.content, message.conversation_id)
             left -= 1
+            if left % CREDIT == 0:
+                await agent.send_message(credit)
             if left == 0:
                 done.set()
 
@@ -74,22 +82,38 @@ def bus_receiver(address: str, pipe: Connection) -> None:
     _loop_runner()(main())
 
 
+async def send(agent: Any, to: Any) -> None:
+    from gagent_grpc import ACLMessage, Performative
+
+    refused = await agent.send_all(
+        ACLMessage(Performative.INFORM, receivers=to, content=CONTENT, conversation_id="bench") for _ in range(CREDIT)
+    )
+    if refused:
+        raise SystemExit(f"refused: {refused[0]}")
+
+
 def bus_sender(address: str, pipe: Connection) -> None:
     async def main() -> None:
-        from gagent_grpc import ACLMessage, Agent, AgentIdentifier, Performative
+        from gagent_grpc import Agent, AgentIdentifier
 
         _quiet()
         to = (AgentIdentifier("receiver"),)
-        async with Agent("sender", bus=address) as agent:
+        agent = Agent("sender", bus=address)
+        credits_left = asyncio.Semaphore(AHEAD)
+
+        @agent.on("confirm")
+        async def more(message: Any) -> None:
+            credits_left.release()
+
+        async with agent:
             pipe.send("ready")
             while (count := await asyncio.to_thread(pipe.recv)) > 0:
                 started = time.perf_counter()
-                refused = await agent.send_all(
-                    ACLMessage(Performative.INFORM, receivers=to, content=CONTENT, conversation_id="bench")
-                    for _ in range(count)
-                )
-                if refused:
-                    raise SystemExit(f"refused: {refused[0]}")
+                async with asyncio.TaskGroup() as group:
+                    for _ in range(count // CREDIT):
+                        # No further ahead than the mailbox is deep: the receiver says when it has room.
+                        await credits_left.acquire()
+                        group.create_task(send(agent, to))
                 pipe.send(started)
 
     _loop_runner()(main())
@@ -229,8 +253,8 @@ class Trio:
         self._receiver.send(messages)
         self._receiver.recv()
         self._sender.send(messages)
-        started = self._sender.recv()
         ended = self._receiver.recv()
+        started = self._sender.recv()
         return messages / float(ended - started)
 
     def close(self) -> None:
@@ -255,11 +279,11 @@ def main() -> int:
         # The relay gets fewer messages, since it needs as long for a tenth of them.
         for parts, count in (
             ((bus_process, bus_receiver, bus_sender), options.messages),
-            ((relay_process, relay_receiver, relay_sender), max(1, options.messages // 10)),
+            ((relay_process, relay_receiver, relay_sender), max(CREDIT, options.messages // 10)),
         ):
             trio = Trio(context, *parts)
-            trio.measure(max(1, count // 5))
-            speeds.append(trio.measure(count))
+            trio.measure(max(CREDIT, count // 5 // CREDIT * CREDIT))
+            speeds.append(trio.measure(count // CREDIT * CREDIT))
             trio.close()
         ratios.append(speeds[0] / speeds[1])
         print(

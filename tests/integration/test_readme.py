@@ -96,6 +96,8 @@ async def test_readme_session_prints_what_the_page_says(name: str, tmp_path: Pat
     log = tmp_path / "background.log"
     about = f"{run.stdout}\n-- background --\n{log.read_text() if log.exists() else ''}"
     assert len(printed) == len(commands), about
+    # What the shell says of its jobs may come at any time.
+    printed = [re.sub(r"^\[\d+\].*\n?", "", text, flags=re.MULTILINE) for text in printed]
     for (command, expected), actual in zip(commands, printed, strict=True):
         assert pattern(expected).fullmatch(actual.strip()), (
             f"$ {command}{actual}\n-- the page says --\n{expected}\n{about}"

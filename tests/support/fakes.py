@@ -6,9 +6,8 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 
-from gagent_grpc.acl.descriptions import DFAgentDescription
-from gagent_grpc.bus.ports import Commit, StoredAgent, StoredKey, StoredMessage, StoredPlatform
-from gagent_grpc.bus.router import Refusal
+from gagent_grpc.bus.ports import Commit, StoredAgent, StoredDescription, StoredKey, StoredMessage, StoredPlatform
+from gagent_grpc.bus.router import Receipt
 from gagent_grpc.errors import StoreUnavailable
 
 
@@ -23,11 +22,13 @@ class ManualStore:
         self.settled: list[tuple[str, int, StoredKey | None]] = []
         self.attempts: list[tuple[str, int, int]] = []
         self.agents: dict[str, StoredAgent] = {}
-        self.descriptions: dict[str, DFAgentDescription] = {}
+        self.descriptions: dict[str, StoredDescription] = {}
         self.closed: bool | None = None
         self.flushing = asyncio.Event()
         self.flushing.set()
         """Clear it to hold up whoever flushes."""
+        self.flush_failure = ""
+        """Why nothing can be made durable at present."""
         self._commits: deque[Commit | Exception] = deque()
         self._arrived = asyncio.Event()
         self.position = 0
@@ -39,9 +40,9 @@ class ManualStore:
         self._arrived.set()
         return made
 
-    def fail(self, why: str) -> None:
+    def fail(self, why: str | Exception) -> None:
         """Fail for good."""
-        self._commits.append(StoreUnavailable(why))
+        self._commits.append(StoreUnavailable(why) if isinstance(why, str) else why)
         self._arrived.set()
 
     async def open(self) -> StoredPlatform:
@@ -64,9 +65,9 @@ class ManualStore:
     def remove_agent(self, name: str) -> None:
         self.agents.pop(name, None)
 
-    def put_description(self, description: DFAgentDescription, registered_at: float) -> None:
-        assert description.name is not None
-        self.descriptions[description.name] = description
+    def put_description(self, entry: StoredDescription) -> None:
+        assert entry.description.name is not None
+        self.descriptions[entry.description.name] = entry
 
     def remove_description(self, name: str) -> None:
         self.descriptions.pop(name, None)
@@ -85,6 +86,8 @@ class ManualStore:
 
     async def flush(self) -> None:
         await self.flushing.wait()
+        if self.flush_failure:
+            raise StoreUnavailable(self.flush_failure)
 
     async def close(self, *, clean: bool = True) -> None:
         self.closed = clean
@@ -97,7 +100,7 @@ class NotingOrigin:
         self.aid = aid
         self.waiting = 0
         self.reached: list[tuple[int, str]] = []
-        self.refusals: list[Refusal] = []
+        self.refusals: list[Receipt] = []
 
     def expect(self, number: int) -> None:
         self.waiting += 1
@@ -106,9 +109,9 @@ class NotingOrigin:
         self.waiting -= waited
         self.reached.append((number, receiver))
 
-    def refuse(self, refusal: Refusal, *, waited: bool) -> None:
+    def refuse(self, receipt: Receipt, *, waited: bool) -> None:
         self.waiting -= waited
-        self.refusals.append(refusal)
+        self.refusals.append(receipt)
 
     @property
     def outcomes(self) -> list[tuple[int, str, str]]:

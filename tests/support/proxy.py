@@ -17,14 +17,26 @@ class Proxy:
         self._open: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._passing = {"in": asyncio.Event(), "out": asyncio.Event()}
+        self._passed = {"in": asyncio.Event(), "out": asyncio.Event()}
         self.speak()
         self._admitting = True
         self._connected = asyncio.Event()
+        self._held = asyncio.Event()
 
     def silence(self, *ways: str) -> None:
         """Forward nothing any more, "in" to the target, "out" of it, or both; connections stay open."""
+        self._held.clear()
         for way in ways or ("in", "out"):
             self._passing[way].clear()
+
+    async def held(self) -> None:
+        """Wait until something is held back that came after the silence began."""
+        await self._held.wait()
+
+    async def passed(self, way: str) -> None:
+        """Wait until something more has been forwarded."""
+        self._passed[way].clear()
+        await self._passed[way].wait()
 
     def speak(self) -> None:
         """Forward again, also what was held back."""
@@ -72,9 +84,12 @@ class Proxy:
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: str) -> None:
         with contextlib.suppress(OSError):
             while data := await reader.read(65536):
+                if not self._passing[way].is_set():
+                    self._held.set()
                 await self._passing[way].wait()
                 writer.write(data)
                 await writer.drain()
+                self._passed[way].set()
         writer.transport.abort()
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -8,11 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 import grpc
+from waiting import WAIT
+from waiting import until as eventually  # noqa: F401  # For those who import it from here.
 
 from gagent_grpc.pb.gagent.v1 import bus_service_pb2 as pb
-
-WAIT = 10.0
-"""Seconds after which something that should have come will not come any more."""
 
 
 class RawSession:
@@ -122,13 +121,6 @@ class RawSession:
         self.call.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self.call.code()
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    """Wait until ``condition`` holds, of something that the bus does in its own time and tells nobody."""
-    async with asyncio.timeout(WAIT):
-        while not condition():  # noqa: ASYNC110  # There is no event: it is what a test may not hook into.
-            await asyncio.sleep(0.005)
 
 
 def acl(to: str | list[str] = "", text: str = "hi", *, act: int = 8, **message: Any) -> pb.BusMessage:

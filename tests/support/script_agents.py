@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from waiting import WAIT, until  # noqa: F401  # `until` for those who import it from here.
+
 from gagent_grpc import Agent
 from gagent_grpc.acl.descriptions import AMSAgentDescription
 from gagent_grpc.bridge.events import Ending
@@ -17,8 +19,6 @@ from gagent_grpc.bridge.supervisor import ScriptAgent
 from gagent_grpc.client.ams import AgentEntry
 from gagent_grpc.client.message import Received
 
-WAIT = 20.0
-"""Seconds after which something that should have come will not come any more."""
 ROOT = Path(__file__).parents[2]
 LIBRARY = ROOT / "agent_scripts" / "python"
 
@@ -75,13 +75,6 @@ class Person:
     async def state(self, name: str) -> str:
         found = await self.entry(name)
         return str(found.description.state) if found is not None else "gone"
-
-
-async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    """Wait for a state that has no event of its own."""
-    async with asyncio.timeout(WAIT):
-        while not await condition():  # noqa: ASYNC110  # See above.
-            await asyncio.sleep(0.01)
 
 
 class Running:

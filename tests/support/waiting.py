@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 from collections.abc import Callable
 from typing import Any
 
-WAIT = 10.0
+WAIT = 20.0
 """Seconds after which something that should have come will not come any more."""
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Wait until ``condition`` holds."""
+    """Wait until ``condition`` holds, of something that has no event; it may be asynchronous."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(WAIT):
-            # There is no event for it.
-            while not condition():  # noqa: ASYNC110
+            while not await _value(condition):  # noqa: ASYNC110  # See above.
                 await asyncio.sleep(0.005)
-    assert condition()
+    assert await _value(condition)
+
+
+async def _value(condition: Callable[[], object]) -> object:
+    found = condition()
+    return await found if inspect.isawaitable(found) else found
 
 
 async def settled(bus: Any, name: str) -> None:

@@ -44,6 +44,8 @@ PERFORMATIVES = frozenset(
     }
 )
 """The 22 communicative acts of FIPA SC00037."""
+MAX_SHOWN_CHARS = 40
+"""Longest piece of a bad value in an error."""
 COPIED_TO_REPLY = ("conversation_id", "protocol", "language", "ontology", "encoding")
 """Parameters that an answer takes over from the message that it answers."""
 
@@ -68,10 +70,11 @@ def send(to: str | Sequence[str], performative: str, content: Content, parameter
     """
     receivers = [to] if isinstance(to, str) else list(to)
     if not receivers or not all(isinstance(name, str) and name for name in receivers):
-        raise ValueError(f"the receiver is {to!r}; expected an agent's name or a list of names")
+        raise ValueError(f"the receiver is {_shown(to)}; expected an agent's name or a list of names")
     act = str(performative).strip().lower()
     if act not in PERFORMATIVES:
-        raise ValueError(f"unknown performative {performative!r}; expected one of: {', '.join(sorted(PERFORMATIVES))}")
+        known = ", ".join(sorted(PERFORMATIVES))
+        raise ValueError(f"unknown performative {_shown(performative)}; expected one of: {known}")
     msg: dict[str, Any] = {"performative": act}
     if isinstance(content, str):
         msg["content"] = _checked("content", content)
@@ -112,6 +115,12 @@ def _set(msg: dict[str, Any], key: str, value: Any) -> None:
     else:
         known = ", ".join((*TEXT_PARAMETERS, *LIST_PARAMETERS, "user_parameters"))
         raise TypeError(f"unknown ACL parameter {key!r}; expected one of: {known}, or a name that begins with X-")
+
+
+def _shown(value: Any) -> str:
+    """Return a bad value as an error shows it: short, since it may be a content in the wrong place."""
+    text = repr(value)
+    return text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]}..."
 
 
 def _checked(key: str, value: Any) -> str:

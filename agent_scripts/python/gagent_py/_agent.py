@@ -44,7 +44,7 @@ class Agent:
         return None
 
     def on_message(self, msg: ACLMessage) -> HookResult:
-        """Called for each message. What it raises is answered with `failure` and its traceback goes to stderr."""
+        """Called for each message. What it raises is answered with `failure`, and its traceback goes to stderr."""
         return None
 
     def on_tick(self) -> HookResult:
@@ -61,7 +61,7 @@ class Agent:
         """Return the action that sends a message.
 
         Args:
-            to: Name of the receiver, or several; also `role:TYPE`, `topic:NAME` and other addresses of the bus.
+            to: Name of the receiver, or several.
             performative: One of FIPA's 22 acts, such as `inform`.
             content: Text or bytes; None for a message without content.
             **kwargs: Further ACL parameters: ontology, language, encoding, protocol, conversation_id, reply_with,
@@ -116,7 +116,7 @@ class Agent:
 
         Raises:
             SystemExit: The script was run by hand (exit code 2), `on_start` raised (exit code 1), or it could not
-                connect by itself: exit code 5 for no bus, 6 for denied, 2 for a bad setting, else 1.
+                connect by itself: the exit codes of `gagent`, such as 5 for no bus, 6 for denied, 2 for a bad setting.
         """
         if _is_spawned_child():
             return

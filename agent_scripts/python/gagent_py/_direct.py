@@ -1,7 +1,7 @@
 """The agent as a client of the bus: the same hooks, without a bridge in between.
 
-Owns: hooks in the main thread and the connection in another, settings from the environment, signals, exit codes.
-Leaves to others: everything that the bridge does in the same way (`gagent_grpc.bridge`).
+Owns: hooks in the main thread and the connection in another, settings from the environment, signals. Leaves to others:
+everything that the bridge does in the same way (`gagent_grpc.bridge`), what is said of an error (`gagent_grpc.cli.exits`).
 
 Hooks stay in the main thread, where signal handlers, event loops and GUI libraries of a script expect to be. Heartbeats
 go on while one blocks. Needs Python 3.11 and the package gagent-grpc; imported when direct mode is entered.
@@ -19,15 +19,14 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, Optional
 
-import structlog
-
 from gagent_grpc.bridge.actions import MessageEvent, fail
 from gagent_grpc.bridge.child import done
 from gagent_grpc.bridge.events import Ending, EventBehaviour
 from gagent_grpc.bridge.framing import Answer, BadAction, Noop, parse_line
 from gagent_grpc.bridge.supervisor import ONE_AT_A_TIME, run_agent
+from gagent_grpc.cli.exits import ExitCode, describe, ended_by_ams, exit_code
 from gagent_grpc.client.agent import Agent as BusAgent
-from gagent_grpc.errors import BusError, BusUnreachable, InvalidArgument, ScriptError, Unauthenticated, Unauthorised
+from gagent_grpc.errors import BusError, ScriptError
 from gagent_py import _stdio
 
 if TYPE_CHECKING:
@@ -37,7 +36,6 @@ STOP_GRACE_S = 4.0
 """How long the hook that runs, and then on_stop, may take after Ctrl-C or SIGTERM before each is interrupted."""
 SIGNAL_CHECK_S = 0.25
 """How long a signal may go unnoticed while no hook runs."""
-EXIT_FAILED, EXIT_USAGE, EXIT_NO_BUS, EXIT_DENIED = 1, 2, 5, 6
 
 _NOTHING = Answer((Noop(),))
 
@@ -46,18 +44,13 @@ def run_direct(agent: Agent) -> None:
     """Connect the agent to the bus and run its hooks until it is stopped or deleted.
 
     Raises:
-        SystemExit: Something went wrong and was said on stderr; the exit code is that of `gagent`. Or a hook raised it.
+        SystemExit: Something went wrong and was said on stderr; the exit code is that of `gagent` (`gagent_grpc.cli.exits`).
+            Or a hook raised it.
     """
-    # The SDK's log would go to stdout, which belongs to the script.
-    if not structlog.is_configured():
-        structlog.configure(
-            wrapper_class=structlog.make_filtering_bound_logger(30),
-            logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-        )
     try:
         settings = _Settings.from_environment()
     except ValueError as error:
-        _end(str(error), EXIT_USAGE)
+        _end(str(error), ExitCode.USAGE)
     hooks = _Hooks(agent)
     connection = _Connection(hooks, settings)
     with _signals(connection, hooks):
@@ -68,22 +61,16 @@ def run_direct(agent: Agent) -> None:
     if isinstance(failure, _HookExit):
         raise failure.cause
     if isinstance(failure, BusError):
-        _end(str(failure), _exit_code(failure))
+        _end(describe(failure, name_setting="GAGENT_NAME"), exit_code(failure))
     if failure is not None:
         raise failure
+    if connection.ending is Ending.TERMINATED:
+        print(ended_by_ams(settings.name), file=sys.stderr)
 
 
 def _end(text: str, code: int) -> NoReturn:
     print(text, file=sys.stderr)
     raise SystemExit(code)
-
-
-def _exit_code(error: BusError) -> int:
-    if isinstance(error, BusUnreachable):
-        return EXIT_NO_BUS
-    if isinstance(error, (Unauthorised, Unauthenticated)):
-        return EXIT_DENIED
-    return EXIT_USAGE if isinstance(error, InvalidArgument) else EXIT_FAILED
 
 
 @dataclass(frozen=True)
@@ -279,17 +266,18 @@ class _Connection:
 
     Attributes:
         error: Why it ended; None when the agent was stopped, or ended well.
+        ending: How it ended; None when the agent was stopped, or did not end well.
     """
 
     def __init__(self, hooks: _Hooks, settings: _Settings) -> None:
         self._hooks = hooks
         self._settings = settings
-        self._lock = threading.Lock()
         self._stop_wanted = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[Any] | None = None
         self.thread = threading.Thread(target=self._run, name="gagent connection", daemon=True)
         self.error: BaseException | None = None
+        self.ending: Ending | None = None
 
     def stop(self) -> None:
         """Stop politely. From any thread, and from a signal handler."""
@@ -317,7 +305,7 @@ class _Connection:
         settings = self._settings
         agent = BusAgent(settings.name, bus=settings.bus, services=settings.services, limits=ONE_AT_A_TIME)
         behaviour = HookBehaviour(agent, self._hooks, settings.start, tick_ms=settings.tick_ms)
-        await run_agent(agent, behaviour, bus=settings.bus)
+        self.ending = await run_agent(agent, behaviour, bus=settings.bus)
 
 
 class HookBehaviour(EventBehaviour):

@@ -48,11 +48,25 @@ def stop(agent: Agent) -> list[Action]:
 def failed_message(msg: ACLMessage, error: Exception) -> list[Action]:
     """Return the answer for a message whose hook raised ``error``: a `failure`, where one may be sent.
 
-    The text names the kind of the error only. What an exception says may be a secret, such as a part of an API key.
+    The text names the kind of the error only, since what an exception says may be a secret, such as a part of an API
+    key. What this library says of a mistake in a script is none, and is told.
     """
     if msg.performative.lower() in NEVER_ANSWERED or not (msg.sender or msg.reply_to):
         return [_actions.simple("noop")]
-    return [_actions.reply(msg, "failure", f"internal-error: {type(error).__name__}", {})]
+    text = f"internal-error: {type(error).__name__}"
+    text += f": {error}" if _is_our_own(error) else "; see the log of the script's agent"
+    return [_actions.reply(msg, "failure", text, {})]
+
+
+def _is_our_own(error: Exception) -> bool:
+    """Whether this library raised ``error`` to tell of a mistake in the script."""
+    if not isinstance(error, (TypeError, ValueError)):
+        return False
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    # Where it was raised: what json, base64 or the script itself says of a value may show the value.
+    return trace is not None and trace.tb_frame.f_globals.get("__name__") in (_actions.__name__, __name__)
 
 
 def actions_of(result: Any, hook: str) -> list[Action]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shutil
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -22,6 +23,22 @@ pytest.importorskip("openai")
 async def in_time() -> AsyncIterator[None]:
     async with asyncio.timeout(3 * WAIT):
         yield
+
+
+@pytest.mark.parametrize("name", ["echo", "middle"])
+async def test_examples_of_the_readme_are_agents(launch: Launch, bridge: Bridge, alice: Person, name: str) -> None:
+    text = (LIBRARY / "README.md").read_text(encoding="utf-8")
+    source = re.search(rf"<!-- file: {name}\.py -->\n```python\n(.*?)```", text, re.DOTALL)
+    assert source is not None
+    await launch(source[1], name=name)
+    if name == "middle":
+        await alice.send(name, "hello", conversation_id="k1")
+        failure = await alice.next()
+        assert (failure.performative.text, failure.conversation_id) == ("failure", "k1")
+        await bridge(LIBRARY / "echo.py", name="echo")
+    await alice.send(name, "hello", conversation_id="k2", reply_with="q2")
+    answer = await alice.next()
+    assert (answer.content, answer.conversation_id, answer.in_reply_to) == ("hello", "k2", "q2")
 
 
 class Vendor(ThreadingHTTPServer):

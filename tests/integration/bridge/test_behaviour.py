@@ -241,27 +241,39 @@ async def test_c06_no_tick_is_made_up_for(bridge: Bridge, alice: Person, tmp_pat
 # --- Suspended, awake, deleted ---
 
 SLEEPER = """
-    seen = []
     def wake_up():
-        while not os.path.exists("%s"):
+        while not os.path.exists("{folder}/go-on"):
             time.sleep(0.01)
         say(action="wake")
 
     for event in events():
-        seen.append(event["event"])
         content = event["msg"]["content"] if "msg" in event else ""
+        with open("{folder}/heard", "a") as heard:
+            print(content or event["event"], file=heard)
         if content == "sleep":
-            seen.clear()
             threading.Thread(target=wake_up, daemon=True).start()
             say(action="suspend")
-        elif content == "seen":
-            send("alice", " ".join(seen))
         elif content == "wake":
-            say(actions=[{"action": "wake"}, {"action": "send", "to": "alice", "msg": {"performative": "inform", "content": "still up"}}])
+            say(actions=[{{"action": "wake"}}, {{"action": "send", "to": "alice", "msg": {{"performative": "inform", "content": "still up"}}}}])
         elif content == "delete":
             say(action="delete")
+        elif content:
+            send("alice", content)
         else:
             say(action="noop")
+"""
+
+CLOCK = """
+    left = 0
+    for event in events():
+        if "msg" in event:
+            left = int(event["msg"]["content"])
+        elif event["event"] == "tick" and left:
+            left -= 1
+            if not left:
+                send("alice", "over")
+                continue
+        say(action="noop")
 """
 
 
@@ -269,36 +281,44 @@ SLEEPER = """
 async def test_suspended_agent_gets_nothing_until_it_is_woken(
     bridge: Bridge, alice: Person, tmp_path: Path, who: str
 ) -> None:
-    go_on = tmp_path / "go-on"
-    await bridge(SLEEPER % go_on, by_hand=True, tick_ms=10)
-    await alice.send("helper", "sleep", "inform")
+    heard = tmp_path / "heard"
+    await bridge(SLEEPER.format(folder=tmp_path), by_hand=True, tick_ms=10)
+    await bridge(CLOCK, name="clock", by_hand=True, tick_ms=10)
+
+    async def ticked() -> bool:
+        return heard.exists() and "tick" in heard.read_text()
 
     async def suspended() -> bool:
         return await alice.state("helper") == "suspended"
 
+    await until(ticked)
+    await alice.send("helper", "sleep", "inform")
     await until(suspended)
-    await alice.send("helper", "seen")
-    # Time for ticks that must not come; a slow machine makes the test weaker, not wrong.
-    await asyncio.sleep(0.2)
-    assert alice.inbox.empty()
+    before = heard.read_text()
+    assert before.endswith("sleep\n")
+    await alice.send("helper", "good morning")
+    # The time in which it would have got twenty ticks and the message, were it awake.
+    assert await alice.ask("clock", "20") == "over"
+    assert heard.read_text() == before
     if who == "script":
-        go_on.touch()
+        (tmp_path / "go-on").touch()
     else:
         await alice.agent.ams.resume("helper")
-    seen = str((await alice.next()).content).split()
-    assert seen.count("tick") <= 1
-    assert seen[-1] == "message"
+    assert (await alice.next()).content == "good morning"
+    # One tick may have been due when it awoke; none is made up for.
+    since = heard.read_text().removeprefix(before).split("\n")
+    assert since[: since.index("good morning")] in ([], ["tick"])
     assert await alice.state("helper") == "active"
 
 
 async def test_wake_of_an_active_agent_does_nothing(bridge: Bridge, alice: Person, tmp_path: Path) -> None:
-    await bridge(SLEEPER % (tmp_path / "never"), by_hand=True)
+    await bridge(SLEEPER.format(folder=tmp_path), by_hand=True)
     assert await alice.ask("helper", "wake") == "still up"
     assert await alice.state("helper") == "active"
 
 
 async def test_delete_frees_name_and_mail(bridge: Bridge, alice: Person, tmp_path: Path) -> None:
-    running = await bridge(SLEEPER % (tmp_path / "never"), by_hand=True)
+    running = await bridge(SLEEPER.format(folder=tmp_path), by_hand=True)
     await alice.send("helper", "delete", "inform")
     assert await running.ending() is Ending.DELETED
     assert await alice.state("helper") == "gone"

@@ -10,6 +10,7 @@ import pytest
 from script_agents import WAIT, DirectFactory, Launch, Person, PersonFactory, until
 
 from gagent_grpc import Agent
+from gagent_grpc.cli.exits import ExitCode
 from gagent_grpc.config import BusLimits
 from gagent_grpc.server.app import Bus
 
@@ -83,7 +84,8 @@ async def test_every_hook_and_helper(launch: Launch, alice: Person) -> None:
 
     await alice.send("helper", "crash", conversation_id="k8", reply_with="q8")
     failure = await alice.next()
-    assert (failure.performative.text, failure.content) == ("failure", "internal-error: RuntimeError")
+    assert failure.performative.text == "failure"
+    assert failure.content == "internal-error: RuntimeError; see the log of the script's agent"
     assert (failure.conversation_id, failure.in_reply_to) == ("k8", "q8")
 
     await alice.send("helper", "both", conversation_id="k9")
@@ -277,7 +279,20 @@ async def test_name_of_a_live_agent_is_one_line_and_exit_code_1(direct: DirectFa
     assert await running.wait() == 1
     out, err = running.out, running.err
     assert (out, err.count("\n")) == ("", 1)
-    assert "alice: already registered with the AMS" in err
+    assert err == (
+        "alice: already registered with the AMS (a live session holds the name). Stop it (gagent kill alice) or choose"
+        " another name with GAGENT_NAME\n"
+    )
+
+
+async def test_exit_codes_are_those_of_gagent(
+    buses: Callable[..., Awaitable[Bus]], direct: DirectFactory, alice: Person
+) -> None:
+    full = await buses(limits=BusLimits(max_agents=1, drain_grace=1.0))
+    async with Agent("carol", bus=full.address):
+        running = await direct(EVERYTHING, bus=full.address, wait=False)
+        assert await running.wait() == ExitCode.NOT_DELIVERED
+    assert running.err == "helper: the platform holds 1 agents, its limit (max_agents)\n"
 
 
 @pytest.mark.parametrize(
@@ -318,5 +333,5 @@ async def test_error_in_on_start_frees_the_name(direct: DirectFactory, alice: Pe
 async def test_terminated_agent_ends_with_one_line(direct: DirectFactory, alice: Person) -> None:
     running = await direct(EVERYTHING)
     await alice.agent.ams.terminate("helper")
-    assert await running.wait() == 1
-    assert running.err == "helper@local was deregistered or terminated\n"
+    assert await running.wait() == 0
+    assert running.err == "helper was ended by the AMS (gagent kill)\n"

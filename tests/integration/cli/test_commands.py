@@ -90,6 +90,14 @@ def test_no_answer_in_time_is_exit_code_4(town: Place, asked: str) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (4, "", "oracle: no answer within 0.5 s\n")
 
 
+@pytest.mark.parametrize("command", ["request", "send"])
+def test_a_message_over_the_limit_is_told_with_the_way_out(town: Place, command: str) -> None:
+    done = town.gagent(command, "oracle", "-", text="x" * 2_000_000)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr.startswith("oracle: TOO_LARGE. The message has 2,000,")
+    assert done.stderr.endswith(" bytes encoded, the limit is 1,000,000; send less, or a reference\n")
+
+
 def test_an_unknown_receiver_is_told_at_once_with_who_is_there(town: Place) -> None:
     done = town.gagent("request", "nobody", "hi")
     assert (done.returncode, done.stdout) == (3, "")
@@ -107,14 +115,22 @@ def test_a_message_may_wait_until_its_receiver_is_there(place: Place, oracle: st
 
 
 def test_a_person_is_told_of_a_wait_and_a_program_is_not(town: Place) -> None:
+    assert _shown_at_a_terminal(town, "request", "oracle", "mute", "--timeout", "1.5") == [
+        "Waiting for oracle, 1.5 s at most ...",
+        "oracle: no answer within 1.5 s",
+    ]
+
+
+def _shown_at_a_terminal(place: Place, *arguments: str) -> list[str]:
+    """Return the lines that a command which fails with a time-out writes to stderr when that is a terminal."""
     terminal, its_other_end = pty.openpty()
-    command = [sys.executable, "-m", "gagent_grpc", "request", "oracle", "mute", "--timeout", "1.5"]
-    done = subprocess.run(command, env=town.env, stdout=subprocess.PIPE, stderr=its_other_end, timeout=30, check=False)
+    command = [sys.executable, "-m", "gagent_grpc", *arguments]
+    done = subprocess.run(command, env=place.env, stdout=subprocess.PIPE, stderr=its_other_end, timeout=30, check=False)
     os.close(its_other_end)
     shown = os.read(terminal, 10_000).decode()
     os.close(terminal)
     assert done.returncode == 4
-    assert shown.splitlines() == ["Waiting for oracle, 1.5 s at most ...", "oracle: no answer within 1.5 s"]
+    return shown.splitlines()
 
 
 def test_send_prints_the_receipt(town: Place) -> None:
@@ -187,14 +203,19 @@ def test_suspend_resume_and_kill_govern_an_agent(place: Place, oracle: str) -> N
     agent.said("deputy@local")
 
     assert place.gagent("suspend", "deputy").stdout == "deputy: suspended\n"
-    assert place.gagent("request", "deputy", "hi", "--timeout", "0.5").returncode == 4
+    silent = place.gagent("request", "deputy", "hi", "--timeout", "0.5")
+    assert silent.returncode == 4
+    assert silent.stderr == (
+        "deputy: no answer within 0.5 s; deputy is suspended; the request waits in its mailbox. See gagent ps --all\n"
+    )
     assert place.gagent("df", "search", "oracle").stderr == "Nobody offers oracle.\n"
     assert json.loads(place.gagent("resume", "deputy", "--json").stdout) == {"name": "deputy", "state": "active"}
     assert place.gagent("request", "deputy", "hi").stdout == "echo: hi\n"
 
     assert place.gagent("kill", "deputy").stdout == "deputy: terminated\n"
     # Its agent is told, and the command ends with it.
-    assert agent.end() == 1
+    assert agent.end() == 0
+    assert "deputy was ended by the AMS (gagent kill)" in agent.lines
     assert place.gagent("ps", "--all").stderr == "No agent is registered.\n"
     assert place.gagent("kill", "deputy").returncode == 1
 
@@ -205,10 +226,21 @@ def test_an_agent_that_was_stopped_is_away_and_keeps_its_name(place: Place, orac
     agent.said("oracle@local")
     assert agent.end(signal.SIGINT) == 0
     done = place.gagent("ps")
-    assert (done.stdout, done.stderr) == ("", "No agent is connected.\n1 more away; see them: gagent ps --all\n")
+    hint = "1 more away (unknown: no session; its mail waits); see them: gagent ps --all"
+    assert (done.stdout, done.stderr) == ("", f"No agent is connected.\n{hint}\n")
+    assert "Unknown: no session; its mail waits." in " ".join(place.gagent("ps", "--help").stdout.split())
     assert place.gagent("send", "oracle", "later").stdout == "oracle: ACCEPTED\n"
     (entry,) = json.loads(place.gagent("ps", "--all", "--json").stdout)
     assert (entry["name"], entry["connected"], entry["mailbox_messages"]) == ("oracle@local", False, 1)
+
+    away = "oracle is not connected (unknown); the request waits in its mailbox. See gagent ps --all"
+    done = place.gagent("request", "oracle", "hi", "--timeout", "0.5")
+    assert (done.returncode, done.stderr) == (4, f"oracle: no answer within 0.5 s; {away}\n")
+    assert _shown_at_a_terminal(place, "request", "oracle", "hi", "--timeout", "1.5") == [
+        "Waiting for oracle, 1.5 s at most ...",
+        away,
+        f"oracle: no answer within 1.5 s; {away}",
+    ]
 
 
 # ---- no bus --------------------------------------------------------------------------------------------------------

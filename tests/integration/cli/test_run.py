@@ -92,7 +92,10 @@ def test_a_reserved_name_is_denied(place: Place, oracle: str) -> None:
 def test_a_name_that_a_live_agent_has_is_refused(town: Place) -> None:
     done = town.gagent("run", str(town.folder / "oracle.py"))
     assert done.returncode == 1
-    assert "oracle: already registered with the AMS" in done.stderr
+    assert done.stderr.splitlines()[-1] == (
+        "oracle: already registered with the AMS (a live session holds the name). Stop it (gagent kill oracle) or choose"
+        " another name with --name"
+    )
     assert town.gagent("request", "oracle", "still there?").stdout == "echo: still there?\n"
 
 

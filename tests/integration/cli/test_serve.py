@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def test_serve_says_where_it_listens_and_where_it_keeps_things(place: Place) -> None:
     bus = place.serve(store=f"sqlite:{place.folder}/bus.db")
-    line = bus.said("listens at")
+    line = bus.said("gagent: bus ")
     assert line == f"gagent: bus 'local' listens at {bus.address}, store sqlite:{place.folder}/bus.db"
     # Said once, and on the side of the log.
     bus.said("the developer's default")
@@ -32,7 +32,7 @@ def test_serve_says_where_it_listens_and_where_it_keeps_things(place: Place) -> 
 
 def test_the_default_store_is_a_file_in_the_users_state_folder(place: Place) -> None:
     bus = place.start("serve", "--listen", "127.0.0.1:0", "--platform", "hub")
-    assert f"store sqlite:{place.folder}/state/gagent/hub.db" in bus.said("listens at")
+    assert f"store sqlite:{place.folder}/state/gagent/hub.db" in bus.said("gagent: bus ")
     assert bus.end(signal.SIGINT) == 0
     assert (place.folder / "state" / "gagent" / "hub.db").is_file()
 
@@ -50,13 +50,13 @@ def test_logs_are_json_on_stderr_and_stdout_has_one_line(place: Place) -> None:
         "debug",
     ]
     bus = place.start(*arguments)
-    bus.said("listens at")
+    bus.said("gagent: bus ")
     assert bus.end(signal.SIGTERM) == 0
     plain = [line for line in bus.lines if not line.startswith("{")]
     assert [line.partition(",")[0].rpartition(":")[0] for line in plain] == ["gagent: bus 'local' listens at 127.0.0.1"]
     events = [json.loads(line)["event"] for line in bus.lines if line.startswith("{")]
-    assert "bus listens" in events
-    assert "stopping" in events
+    assert any(event.startswith("bus listens: 127.0.0.1:") for event in events)
+    assert "stopping: SIGTERM" in events
 
 
 def test_a_port_that_is_taken_is_one_line_with_the_way_out(place: Place) -> None:
@@ -122,7 +122,10 @@ def test_a_store_has_one_bus(place: Place) -> None:
     first = place.serve(store=store)
     done = place.gagent("serve", "--listen", "127.0.0.1:0", "--store", store, "--log-level", "error")
     assert done.returncode == 2
-    assert f"another bus has it open (process {first.process.pid})" in done.stderr
+    assert done.stderr == (
+        f"A bus already runs on this store (process {first.process.pid}). Use it, or start another one:"
+        " gagent serve --store sqlite:OTHER.db --listen 127.0.0.1:0\n"
+    )
     assert place.gagent("ps").returncode == 0
 
 

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from proxy import Proxy
 from waiting import settled, until
 
 from gagent_grpc import (
@@ -171,8 +172,23 @@ async def test_what_nobody_answers_is_not_answered_even_by_a_talkative_handler(
     alice = await agents("alice", inbox)
     await alice.send("bob", act, "no")
     await settled(bus, "bob")
-    await alice.send("bob", "inform", "yes")
+    await alice.send("bob", "request", "yes")
     assert await inbox.holds(1) == ["and another thing"]
+
+
+async def test_agents_that_answer_every_message_do_not_go_on_for_ever(bus: Any, agents: Any) -> None:
+    """C23: text that a handler returns answers a question, and nothing else."""
+
+    async def talk(message: Received) -> str:
+        return f"thank you for: {message.content}"
+
+    alice, _ = await agents("alice", talk), await agents("bob", talk)
+    before = bus.platform.router.accepted_messages
+    await alice.send("bob", "inform", "hello")
+    await alice.send("bob", "request", "hello")
+    for name in ("bob", "alice", "bob"):
+        await settled(bus, name)
+    assert bus.platform.router.accepted_messages - before == 3
 
 
 async def test_two_default_agents_do_not_go_on_for_ever(bus: Any, agents: Any) -> None:
@@ -359,7 +375,7 @@ async def test_two_floods_and_single_messages_side_by_side_keep_the_order_of_eac
 
 
 @pytest.mark.parametrize("size", [900_000, 1_100_000, 3_900_000, 4_100_000, 12_000_000])
-async def test_a_message_that_is_too_large_concerns_nobody_else(agents: Any, inbox: Any, size: int) -> None:
+async def test_a_message_that_is_too_large_concerns_nobody_else(bus: Any, agents: Any, inbox: Any, size: int) -> None:
     await agents("bob", inbox)
     alice = await agents("alice")
     if size > 1_000_000:
@@ -372,7 +388,7 @@ async def test_a_message_that_is_too_large_concerns_nobody_else(agents: Any, inb
     await alice.send("bob", "inform", "small")
     contents = await inbox.holds(1 if size > 1_000_000 else 2)
     assert [len(one) for one in contents] == [*([size] if size < 1_000_000 else []), 5]
-    assert alice._session.sessions_opened == 1
+    assert bus.platform.ams.get("alice").generation == 1
 
 
 async def test_large_messages_beyond_every_window_get_through(agents: Any, inbox: Any) -> None:
@@ -435,6 +451,18 @@ async def test_sending_before_opening_and_after_closing_says_so(bus: Any, agents
             with pytest.raises(PreconditionFailed, match="open already"):
                 await alice.__aenter__()
         await alice.aclose()
+
+
+async def test_an_agent_says_whether_it_is_connected(agents: Any, proxy: Proxy) -> None:
+    alice = Agent("alice", bus=proxy.address, limits=ClientLimits(initial_backoff=0.02, max_backoff=0.1))
+    assert not alice.connected
+    async with alice:
+        assert alice.connected
+        proxy.cut(admit=False)
+        await until(lambda: not alice.connected)
+        proxy.admit()
+        await until(lambda: alice.connected)
+    assert not alice.connected
 
 
 async def test_an_agent_may_be_opened_again_also_on_another_loop(bus: Any, agents: Any, inbox: Any) -> None:

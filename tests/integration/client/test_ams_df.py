@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
+from proxy import Proxy
+from waiting import until
 
 from gagent_grpc import (
+    Agent,
     AgentAlreadyRegistered,
     AgentNotRegistered,
     AMSAgentDescription,
@@ -80,6 +84,53 @@ async def test_offering_replaces_what_was_offered(agents: Any) -> None:
     assert await alice.df.search_all() == []
     await alice.offer(["z"])
     assert len(await alice.df.search("z")) == 1
+
+
+async def test_an_offer_that_is_refused_leaves_what_was_offered(bus: Any, agents: Any, proxy: Proxy) -> None:
+    bob = await agents("bob")
+    alice = await agents("alice", services=["x"], bus=proxy.address)
+    with pytest.raises(MissingParameter) as absent:
+        await alice.offer(["y", ServiceDescription(name="no type")])
+    assert absent.value.parameter == "type"
+    assert len(await bob.df.search("x")) == 1
+    with pytest.raises(UnrecognisedParameterValue):
+        await alice.offer(["y" * 100_000])
+    assert len(await bob.df.search("x")) == 1
+    # What was refused must not be what a reconnect says, or that is refused as well.
+    await _reconnect(bus, alice, proxy)
+    assert len(await bob.df.search("x")) == 1
+
+
+@pytest.mark.parametrize("found_again", [False, True])
+async def test_an_offer_whose_connection_is_cut_is_installed_with_the_next_one(
+    bus: Any, agents: Any, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, found_again: bool
+) -> None:
+    bob = await agents("bob")
+    alice = await agents("alice", services=["x"], bus=proxy.address)
+    register = alice.df.register
+
+    async def cut(description: Any) -> Any:
+        if found_again:
+            await _reconnect(bus, alice, proxy)
+        else:
+            proxy.cut()
+        return await register(description)
+
+    monkeypatch.setattr(alice.df, "register", cut)
+    with contextlib.suppress(*[] if found_again else [BusUnreachable]):
+        await alice.offer(["y"])
+    await until(lambda: bob.df.search("y"))
+    assert await bob.df.search("x") == []
+    monkeypatch.undo()
+    await alice.offer(["z"])
+    assert len(await bob.df.search("z")) == 1
+
+
+async def _reconnect(bus: Any, agent: Agent, proxy: Proxy) -> None:
+    """Cut the connection of ``agent`` and wait until it has another one."""
+    before = bus.platform.ams.get(agent.name).generation
+    proxy.cut()
+    await until(lambda: bus.platform.ams.get(agent.name).generation > before and agent.connected)
 
 
 async def test_a_name_is_registered_without_a_session_and_freed(agents: Any) -> None:

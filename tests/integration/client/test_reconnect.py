@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -53,7 +54,7 @@ _WELCOME = twin.OpenSessionResponse(
 
 
 async def test_messages_without_a_receipt_are_sent_again_and_arrive_once_in_order(
-    agents: Any, proxy: Proxy, inbox: Any
+    bus: Any, agents: Any, proxy: Proxy, inbox: Any
 ) -> None:
     await agents("bob", inbox)
     alice = await agents("alice", bus=proxy.address)
@@ -67,14 +68,14 @@ async def test_messages_without_a_receipt_are_sent_again_and_arrive_once_in_orde
     proxy.speak()
     assert await asyncio.gather(*first, *second) == [[]] * 100
     assert await inbox.holds(100) == [str(number) for number in range(100)]
-    assert alice._session.sessions_opened == 2
+    assert sessions_of(bus, alice) == 2
 
 
-async def test_a_refusal_that_was_heard_is_not_heard_again(agents: Any, proxy: Proxy) -> None:
+async def test_a_refusal_that_was_heard_is_not_heard_again(bus: Any, agents: Any, proxy: Proxy) -> None:
     alice = await agents("alice", bus=proxy.address)
     proxy.silence("out")
     asking = asyncio.create_task(alice.send(["nobody", "alice"], "inform", "x"))
-    await until(lambda: alice._session.outbox._sent)
+    await until(lambda: bus.platform.router.accepted_messages)
     proxy.cut()
     proxy.speak()
     with pytest.raises(DeliveryRefused) as raised:
@@ -82,7 +83,9 @@ async def test_a_refusal_that_was_heard_is_not_heard_again(agents: Any, proxy: P
     assert [one.receiver for one in raised.value.receipts] == ["nobody"]
 
 
-async def test_the_largest_message_that_may_be_sent_may_be_sent_again(agents: Any, proxy: Proxy, inbox: Any) -> None:
+async def test_the_largest_message_that_may_be_sent_may_be_sent_again(
+    bus: Any, agents: Any, proxy: Proxy, inbox: Any
+) -> None:
     await agents("bob", inbox)
     alice = await agents("alice", bus=proxy.address)
     # Not even one byte more could be sent; what comes around the content is always as large.
@@ -97,7 +100,7 @@ async def test_the_largest_message_that_may_be_sent_may_be_sent_again(agents: An
     proxy.cut()
     proxy.speak()
     assert await sending == []
-    assert alice._session.sessions_opened == 2
+    assert sessions_of(bus, alice) == 2
     assert [len(one) for one in inbox.contents] == [size]
 
 
@@ -117,7 +120,7 @@ async def test_connections_that_are_cut_again_and_again_during_a_flood(agents: A
     assert await inbox.holds(2000) == [str(number) for number in range(2000)]
 
 
-async def test_a_request_survives_a_lost_connection_on_either_side(agents: Any, proxy: Proxy) -> None:
+async def test_a_request_survives_a_lost_connection_on_either_side(bus: Any, agents: Any, proxy: Proxy) -> None:
     asked, release = asyncio.Event(), asyncio.Event()
     runs: list[str] = []
 
@@ -132,7 +135,7 @@ async def test_a_request_survives_a_lost_connection_on_either_side(agents: Any, 
     asking = asyncio.create_task(alice.request("bob", "?"))
     await asked.wait()
     proxy.cut()
-    await until(lambda: bob._session.sessions_opened == alice._session.sessions_opened == 2)
+    await until(lambda: sessions_of(bus, bob) == sessions_of(bus, alice) == 2)
     release.set()
     assert (await asking).content == "yes"
     assert runs == ["?"]
@@ -158,7 +161,7 @@ async def test_a_handler_that_runs_across_a_reconnect_is_not_run_again_and_its_a
         await alice.send("bob", "inform", str(number))
     await begun.wait()
     proxy.cut()
-    await until(lambda: bob._session.sessions_opened == 2 and bob._session.is_open)
+    await until(lambda: sessions_of(bus, bob) == 2 and bob.connected)
     release.set()
     await until(lambda: len(seen) == 5)
     await settled(bus, "bob")
@@ -174,13 +177,13 @@ async def test_a_message_whose_ack_was_lost_is_not_handled_again(
     await alice.send("bob", "inform", "1")
     await inbox.holds(1)
     # The ack has left the client, and has not reached the bus.
-    await until(lambda: not bob._session._acks)
+    await until(lambda: not bob._session.deliveries.unsaid)
     proxy.cut()
     proxy.speak()
     await alice.send("bob", "inform", "2")
     assert await inbox.holds(2) == ["1", "2"]
     await settled(bus, "bob")
-    assert bob._session.sessions_opened == 2
+    assert sessions_of(bus, bob) == 2
 
 
 async def test_a_handler_that_ends_while_nothing_is_connected_is_acknowledged_later(
@@ -201,7 +204,7 @@ async def test_a_handler_that_ends_while_nothing_is_connected_is_acknowledged_la
     proxy.cut(admit=False)
     await proxy.connected()
     release.set()
-    await until(lambda: not bob._session._in_progress)
+    await until(lambda: not bob._session.deliveries.in_progress)
     proxy.admit()
     await settled(bus, "bob")
     assert seen == ["1"]
@@ -229,7 +232,7 @@ async def test_a_handler_that_raises_while_nothing_is_connected_runs_again_and_i
 
     async def raised() -> None:
         release.set()
-        await until(lambda: not bob._session._in_progress)
+        await until(lambda: not bob._session.deliveries.in_progress)
 
     if moment == "before the hello":
         proxy.cut(admit=False)
@@ -312,11 +315,11 @@ async def test_a_bus_that_is_restarted_finds_its_agents_again_with_mail_and_orde
             for number in range(10):
                 await alice.send("bob", "inform", str(number))
             await begun.wait()
-        assert not bob._session.is_open
+        assert not bob.connected
         later = asyncio.create_task(alice.send("bob", "inform", "10"))
         searching = asyncio.create_task(alice.df.search("x"))
         async with running_bus(SqliteStore(tmp_path / "bus.db"), listen=address, limits=limits) as bus:
-            await until(lambda: bob._session.is_open)
+            await until(lambda: bob.connected)
             release.set()
             await later
             await until(lambda: len(seen) == 11)
@@ -339,7 +342,7 @@ async def test_a_bus_that_lost_everything_gets_the_name_and_the_offer_again(inbo
             await stack.enter_async_context(bob)
             await bob.df.register("late")
         async with running_bus(listen=address, limits=BusLimits(drain_grace=1.0)):
-            await until(lambda: bob._session.is_open)
+            await until(lambda: bob.connected)
             assert [one.name for one in await bob.df.search("late")] == ["bob@local"]
             await bob.df.deregister()
             await bob.send("bob", "inform", "hi")
@@ -347,7 +350,10 @@ async def test_a_bus_that_lost_everything_gets_the_name_and_the_offer_again(inbo
             await stack.aclose()
 
 
-async def test_a_bus_that_drains_waits_for_a_handler_and_takes_its_answer_and_its_ack(tmp_path: Path) -> None:
+async def test_a_bus_that_drains_waits_for_a_handler_and_takes_its_answer_and_its_ack(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "gagent_grpc.client")
     begun, release = asyncio.Event(), asyncio.Event()
     limits = BusLimits(drain_grace=10.0)
     async with running_bus(SqliteStore(tmp_path / "bus.db"), limits=limits) as bus:
@@ -363,7 +369,7 @@ async def test_a_bus_that_drains_waits_for_a_handler_and_takes_its_answer_and_it
             asking = asyncio.create_task(alice.request("bob", "?"))
             await begun.wait()
             draining = asyncio.create_task(bus.drain())
-            await until(lambda: bob._session._draining)
+            await until(lambda: "bob: the bus is shutting down" in caplog.messages)
             release.set()
             await draining
             assert bus.platform.ams.get("bob").mailbox.messages == 0
@@ -383,31 +389,33 @@ async def test_a_bus_that_stands_still_is_left_after_three_heartbeats(buses: Any
         await connecting
         proxy.speak()
         assert await inbox.holds(1) == ["1"]
-        await until(lambda: bob._session.is_open)
+        await until(lambda: bob.connected)
         await bob.aclose()
 
 
 async def test_a_silent_bus_is_noticed_also_while_the_agent_sends_without_a_pause(buses: Any, agents: Any) -> None:
-    bus = await buses(limits=BusLimits(heartbeat_interval=0.1, send_window_messages=4, drain_grace=1.0))
+    bus = await buses(limits=BusLimits(heartbeat_interval=0.1, drain_grace=1.0))
     async with proxy_to(bus.address) as proxy:
         bob = await agents("bob", bus=proxy.address)
         proxy.silence("out")
         sends: list[asyncio.Task[Any]] = []
         connecting = asyncio.create_task(proxy.connected())
         while not connecting.done():
+            passed = asyncio.create_task(proxy.passed("in"))
             sends.append(asyncio.create_task(bob.send("bob", "inform", "x")))
-            await asyncio.sleep(0.01)
+            await asyncio.wait({connecting, passed}, return_when=asyncio.FIRST_COMPLETED)
+            passed.cancel()
         proxy.speak()
         assert await asyncio.gather(*sends) == [[]] * len(sends)
 
 
 async def test_a_loop_that_stood_still_is_no_silence_of_the_bus(buses: Any, agents: Any, inbox: Any) -> None:
-    bus = await buses(limits=BusLimits(heartbeat_interval=0.1, missed_heartbeats=1000, drain_grace=1.0))
+    bus = await buses(limits=BusLimits(heartbeat_interval=0.05, missed_heartbeats=1000, drain_grace=1.0))
     bob = await agents("bob", inbox, bus=bus.address)
-    time.sleep(0.6)  # noqa: ASYNC251  # On purpose: a handler that forgets itself.
+    time.sleep(0.2)  # noqa: ASYNC251  # On purpose: a handler that forgets itself, for four heartbeats.
     await bob.send("bob", "inform", "1")
     assert await inbox.holds(1) == ["1"]
-    assert bob._session.sessions_opened == 1
+    assert sessions_of(bus, bob) == 1
 
 
 # ---- the session is over ----------------------------------------------------------------------------------------------
@@ -434,7 +442,7 @@ async def test_a_superseded_agent_does_not_come_back(bus: Any, agents: Any, inbo
 async def test_run_raises_what_ended_the_session(bus: Any, agents: Any) -> None:
     bob = Agent("bob", bus=bus.address)
     running = asyncio.create_task(bob.run())
-    await until(lambda: bob._session.is_open)
+    await until(lambda: bob.connected)
     alice = await agents("alice")
     waiting = asyncio.create_task(bob.send("bob", "inform", "x"))
     await alice.ams.terminate("bob")
@@ -458,7 +466,7 @@ async def test_who_missed_that_a_newer_session_took_over_hears_who_holds_the_nam
 
 
 async def test_a_bug_in_the_session_is_raised_and_neither_hangs_nor_reconnects(
-    agents: Any, monkeypatch: pytest.MonkeyPatch
+    bus: Any, agents: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alice = await agents("alice")
 
@@ -470,7 +478,7 @@ async def test_a_bug_in_the_session_is_raised_and_neither_hangs_nor_reconnects(
         await alice.send("alice", "inform", "x")
     with pytest.raises(ZeroDivisionError):
         await alice.wait()
-    assert alice._session.sessions_opened == 1
+    assert sessions_of(bus, alice) == 1
 
 
 async def test_a_bug_in_the_writer_is_raised_too(agents: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -502,7 +510,7 @@ async def test_a_status_cancelled_of_the_other_side_is_a_lost_connection() -> No
 
     quick = ClientLimits(initial_backoff=0.01)
     async with _impostor(open_session) as address, Agent("alice", bus=address, limits=quick) as alice:
-        await until(lambda: alice._session.sessions_opened == 2 and alice._session.is_open)
+        await until(lambda: opened == 2 and alice.connected)
 
 
 @pytest.mark.parametrize("frames", [[b"\xff\xff"], [b""], ["welcome", b"\xff\xff"]])
@@ -560,7 +568,7 @@ async def test_closing_while_nothing_is_connected_is_quick_when_nothing_is_left_
 ) -> None:
     alice = await agents("alice", bus=proxy.address, limits=ClientLimits(initial_backoff=30, max_backoff=60))
     proxy.cut(admit=False)
-    await until(lambda: not alice._session.is_open)
+    await until(lambda: not alice.connected)
     async with asyncio.timeout(2):
         await alice.aclose()
 
@@ -613,6 +621,29 @@ async def test_what_could_not_be_sent_by_the_end_says_so(agents: Any, proxy: Pro
         await sending
 
 
+async def test_a_bye_that_was_lost_is_said_again_until_the_name_is_free(bus: Any, agents: Any, proxy: Proxy) -> None:
+    alice = await agents("alice", bus=proxy.address)
+    proxy.silence("in")
+    closing = asyncio.create_task(alice.aclose(deregister=True))
+    # The bye has left the agent, and has not reached the bus.
+    await proxy.held()
+    proxy.cut()
+    proxy.speak()
+    await closing
+    assert bus.platform.ams.find("alice") is None
+
+
+async def test_a_bye_that_reaches_nobody_in_time_is_told(
+    bus: Any, agents: Any, proxy: Proxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    alice = await agents("alice", bus=proxy.address)
+    proxy.cut(admit=False)
+    await proxy.connected()
+    await alice.aclose(deregister=True, grace=0.1)
+    assert bus.platform.ams.find("alice") is not None
+    assert caplog.messages[-1] == "alice: the bus was not reached in time; the name stays registered"
+
+
 @pytest.mark.parametrize("turns", range(0, 40, 3))
 async def test_a_connection_that_is_lost_while_closing_leaves_nothing(
     agents: Any, proxy: Proxy, inbox: Any, turns: int
@@ -638,6 +669,24 @@ async def test_calls_wait_until_the_connection_is_found_again(agents: Any, proxy
     await asyncio.sleep(0)
     proxy.admit()
     assert [one.name for one in await searching] == ["alice@local"]
+
+
+async def test_a_call_that_is_under_way_when_its_connection_is_closed_is_not_cancelled(
+    agents: Any, proxy: Proxy
+) -> None:
+    alice = await agents("alice", bus=proxy.address)
+    proxy.silence("out")
+    searching = asyncio.create_task(alice.df.search())
+    await proxy.held()
+    # gRPC raises CancelledError for a call whose channel is closed, to whoever waits and was not cancelled.
+    await alice.aclose(grace=0.05)
+    with pytest.raises(BusUnreachable):
+        await searching
+
+
+def sessions_of(bus: Any, agent: Agent) -> int:
+    """Return how many sessions the bus has had with an agent."""
+    return int(bus.platform.ams.get(agent.name).generation)
 
 
 async def _yes(message: Received) -> str:

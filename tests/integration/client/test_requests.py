@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
+from proxy import Proxy
 from waiting import settled
 
 from gagent_grpc import (
@@ -103,6 +105,37 @@ async def test_no_answer_in_time_and_one_that_comes_late(agents: Any, inbox: Any
     # Not lost: it is mail like any other.
     await bob.reply(asked[0], "inform", "late")
     assert await inbox.holds(1) == ["late"]
+
+
+async def test_a_request_without_an_answer_says_when_nobody_is_there_to_answer(agents: Any, proxy: Proxy) -> None:
+    alice = await agents("alice", bus=proxy.address)
+    await alice.ams.register("never")
+    bob = await agents("bob")
+    await bob.aclose()
+    await agents("carol")
+    await alice.ams.suspend("carol")
+    for name, why in (
+        ("bob", r"bob is not connected \(unknown\); the request waits in its mailbox"),
+        ("bob@local", r"bob@local is not connected \(unknown\); the request waits in its mailbox"),
+        ("never", r"never is not connected \(initiated\); the request waits in its mailbox"),
+        ("carol", "carol is suspended; the request waits in its mailbox"),
+    ):
+        with pytest.raises(AnswerTimeout, match=rf"^{name}: no answer within 0\.05 s; {why}$"):
+            await alice.request(name, "?", timeout=0.05)
+    with pytest.raises(AnswerTimeout, match=r"^bob, carol: no answer within 0\.05 s$"):
+        await alice.request(["bob", "carol"], "?", timeout=0.05)
+    # Who does not hear of it in time says what is known.
+    proxy.silence("out")
+    started = time.monotonic()
+    with pytest.raises(AnswerTimeout, match=r"0\.05 s$"):
+        await alice.request("bob", "?", timeout=0.05)
+    assert time.monotonic() - started < 5
+    proxy.cut(admit=False)
+    await proxy.connected()
+    with pytest.raises(AnswerTimeout, match=r"0\.05 s; no session with the bus is open at present$"):
+        await alice.request("bob", "?", timeout=0.05)
+    proxy.admit()
+    proxy.speak()
 
 
 async def test_a_late_answer_is_not_taken_for_the_next_one(agents: Any, inbox: Any) -> None:

@@ -10,6 +10,7 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 from raw import acl
 
+from gagent_grpc.config import BusLimits
 from gagent_grpc.pb.gagent.v1 import (
     agent_pb2,
     ams_service_pb2,
@@ -155,6 +156,20 @@ async def test_deregistered_name_is_free_and_unknown_ones_are_not_found(bus: Bus
     assert code == STATUS.NOT_FOUND
 
 
+@pytest.mark.parametrize("name", ["ams", "df", "df@local"])
+async def test_platforms_own_agents_are_governed_by_nobody(ams: Any, name: str) -> None:
+    calls = [
+        ams.TerminateAgent(ams_service_pb2.TerminateAgentRequest(agent=name)),
+        ams.DeregisterAgent(ams_service_pb2.DeregisterAgentRequest(agent=name)),
+        ams.SuspendAgent(ams_service_pb2.SuspendAgentRequest(agent=name)),
+        ams.ResumeAgent(ams_service_pb2.ResumeAgentRequest(agent=name)),
+    ]
+    for call in calls:
+        code, reason, _, text = await refused(call)
+        assert (code, reason) == (STATUS.PERMISSION_DENIED, "UNAUTHORISED")
+        assert "reserved" in text
+
+
 # ---- DF --------------------------------------------------------------------------------------------------------------
 
 
@@ -222,3 +237,24 @@ async def test_bytes_that_are_no_request_say_nothing_of_what_is_inside(channel: 
         await search(b"\xff\xff\xff")
     assert caught.value.code() == STATUS.INVALID_ARGUMENT
     assert "not of the expected type" in (caught.value.details() or "")
+
+
+@pytest.mark.parametrize("service", ["ams", "df"])
+async def test_search_whose_answer_would_not_travel_says_how_many_fit(
+    buses: Any, channels: Any, connect: Any, service: str
+) -> None:
+    bus = await buses(limits=BusLimits(max_frame_bytes=20_000, drain_grace=1.0))
+    channel = channels(bus)
+    for index in range(20):
+        await connect(bus, f"a{index}", ownership="x" * 900, description=offer("x" * 900))
+    if service == "ams":
+        ams = ams_service_pb2_grpc.AmsServiceStub(channel)
+        search: Any = lambda most: ams.SearchAgents(ams_service_pb2.SearchAgentsRequest(max_results=most))  # noqa: E731
+    else:
+        df = df_service_pb2_grpc.DfServiceStub(channel)
+        search = lambda most: df.SearchDescriptions(df_service_pb2.SearchDescriptionsRequest(max_results=most))  # noqa: E731
+    code, _, _, text = await refused(search(-1))
+    assert code == STATUS.RESOURCE_EXHAUSTED
+    assert "max_results" in text
+    fits = int(text.split(" results fit")[0].split()[-1])
+    assert len((await search(fits)).descriptions) == fits

@@ -42,7 +42,7 @@ async def test_welcome_is_first_and_says_what_is_in_force(bus: Bus, connect: Any
     assert welcome.max_message_bytes == limits.max_message_bytes
     assert welcome.max_frame_bytes == limits.max_frame_bytes
     assert (welcome.send_window.messages, welcome.send_window.bytes) == (4_096, 16 * 1024 * 1024)
-    assert (welcome.window.messages, welcome.window.bytes) == (1_024, 8 * 1024 * 1024)
+    assert (welcome.window.messages, welcome.window.bytes) == (4_096, 8 * 1024 * 1024)
     assert welcome.resume_grace.seconds == 30
     assert welcome.state == agent_pb2.AGENT_STATE_ACTIVE
     assert not welcome.HasField("description")
@@ -176,6 +176,14 @@ async def test_lazy_receipts_do_not_wait_for_more_than_half_a_window(buses: Any,
     await connect(bus, "bob")
     await alice.send(*[acl("bob", report=pb.REPORT_MODE_RECEIPT_LAZY) for _ in range(4)])
     await alice.receipted(4)
+
+
+async def test_lazy_receipts_do_not_wait_for_more_than_half_a_window_of_bytes(buses: Any, connect: Any) -> None:
+    bus = await buses(limits=BusLimits(send_window_bytes=10_000, drain_grace=1.0))
+    alice = await connect(bus, "alice")
+    await connect(bus, "bob")
+    await alice.send(acl("bob", "x" * 6_000, report=pb.REPORT_MODE_RECEIPT_LAZY))
+    await alice.receipted(1)
 
 
 async def test_failure_message_comes_beside_the_receipt_as_a_reply(bus: Bus, connect: Any) -> None:
@@ -381,6 +389,12 @@ async def test_nack_brings_the_message_and_what_follows_in_its_lane_again(bus: B
         ("a1", 2, True),
         ("a2", 1, True),
     ]
+
+
+async def test_nack_of_what_is_not_in_hand_is_answered_too(bus: Bus, connect: Any) -> None:
+    bob = await connect(bus, "bob")
+    await bob.settle(nacks=[pb.Nack(sequence=77)])
+    await bob.until(lambda: bob.returned == [77])
 
 
 async def test_nack_with_a_delay_holds_its_lane_and_only_it(bus: Bus, connect: Any) -> None:

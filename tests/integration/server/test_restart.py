@@ -8,6 +8,7 @@ from typing import Any
 from raw import acl
 
 from gagent_grpc.config import BusLimits
+from gagent_grpc.pb.gagent.v1 import agent_pb2
 from gagent_grpc.pb.gagent.v1 import bus_service_pb2 as pb
 from gagent_grpc.storage.sqlite import SqliteStore
 from gagent_grpc.testing import running_bus
@@ -40,3 +41,20 @@ async def test_mail_comes_again_in_order_and_flagged_and_what_is_held_or_settled
         assert [(one.number, one.outcome) for one in receipts] == [(1, pb.OUTCOME_DUPLICATE)]
         await bob.delivered(200)
         assert bob.deliveries[-1].sequence > 300
+
+
+async def test_offers_are_found_in_the_order_of_their_first_registration(tmp_path: Path, connect: Any) -> None:
+    path = tmp_path / "bus.db"
+    offer = agent_pb2.DfAgentDescription(services=[agent_pb2.ServiceDescription(service_type="sum")])
+    tokens = {}
+    async with running_bus(SqliteStore(path), limits=LIMITS) as bus:
+        for name in ("c", "a", "b"):
+            tokens[name] = (await connect(bus, name, description=offer)).welcome.resume_token
+    async with running_bus(SqliteStore(path), limits=LIMITS) as bus:
+        for name in ("b", "a"):
+            session = await connect(bus, name, resume_token=tokens[name], description=offer)
+            tokens[name] = session.welcome.resume_token
+        await connect(bus, "c", resume_token=tokens["c"])
+        assert [one.name for one in bus.platform.df] == ["c@local", "a@local", "b@local"]
+    async with running_bus(SqliteStore(path), limits=LIMITS) as bus:
+        assert [one.name for one in bus.platform.df] == ["c@local", "a@local", "b@local"]

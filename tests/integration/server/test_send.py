@@ -85,13 +85,20 @@ async def test_agent_called_anonymous_gets_nothing_that_is_meant_for_nobody(bus:
         pb.SendRequest(
             messages=[
                 acl("nobody", act=19, report=pb.REPORT_MODE_FAILURE_MESSAGE),
-                acl("ams", '{"function": "search"}', act=19),
-                acl("ams", '{"function": "deregister"}', act=19),
+                acl("ams", '{"action": "search"}', act=19),
+                acl("ams", '{"action": "deregister"}', act=19),
             ]
         )
     )
     await impostor.in_step()
     assert impostor.deliveries == []
+
+
+async def test_same_id_of_two_that_are_nobody_in_particular_is_no_repetition(bus: Bus, stub: Any, connect: Any) -> None:
+    bob = await connect(bus, "bob")
+    for _ in range(2):
+        assert outcomes(await stub.Send(pb.SendRequest(messages=[acl("bob", id="1")]))) == [(1, "bob", "ACCEPTED")]
+    await bob.delivered(2)
 
 
 async def test_request_that_is_no_request_is_invalid(channel: grpc.aio.Channel) -> None:
@@ -118,9 +125,26 @@ async def test_more_messages_than_one_call_takes_are_refused_as_a_whole(
 
 async def test_receipts_travel_however_much_they_have_to_say(stub: Any, connect: Any) -> None:
     nobodies = [f"nobody-{index}@" + "x" * 200 for index in range(100)]
-    response = await stub.Send(pb.SendRequest(messages=[acl(nobodies)] * 150))
-    assert len(response.receipts) == 15_000
+    response = await stub.Send(pb.SendRequest(messages=[acl(nobodies)] * 100))
+    assert len(response.receipts) == 10_000
     assert {one.outcome for one in response.receipts} == {pb.OUTCOME_UNREACHABLE}
+
+
+async def test_more_receipts_than_one_call_may_have_are_refused_before_anything_is_sent(
+    bus: Bus, stub: Any, connect: Any
+) -> None:
+    bob = await connect(bus, "bob")
+    wide = acl(["bob", *(f"nobody-{index}" for index in range(99))])
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stub.Send(pb.SendRequest(messages=[*[wide] * 100, acl("bob")]))
+    assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert "10,000 receivers" in (caught.value.details() or "")
+    await bob.in_step()
+    assert bob.deliveries == []
+    # What is refused as a whole has one receipt.
+    bad = [pb.BusMessage(), acl([f"nobody-{index}" for index in range(101)])] * 60
+    response = await stub.Send(pb.SendRequest(messages=bad))
+    assert len(response.receipts) == 120
 
 
 async def test_draining_bus_takes_no_call(bus: Bus, stub: Any, connect: Any) -> None:

@@ -9,6 +9,7 @@ What a test knows of a store it learns as the platform does, from `next_commit` 
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import random
 import resource
@@ -26,7 +27,15 @@ import apsw
 import pytest
 
 from gagent_grpc.acl.descriptions import DFAgentDescription, LifeCycleState, Property, ServiceDescription
-from gagent_grpc.bus.ports import Commit, Store, StoredAgent, StoredKey, StoredMessage, StoredPlatform
+from gagent_grpc.bus.ports import (
+    Commit,
+    Store,
+    StoredAgent,
+    StoredDescription,
+    StoredKey,
+    StoredMessage,
+    StoredPlatform,
+)
 from gagent_grpc.errors import ConfigurationError, InvalidArgument, StoreUnavailable
 from gagent_grpc.storage.sqlite import SqliteStore
 
@@ -48,6 +57,10 @@ def message(sequence: int, *, receiver: str = "bob", payload: bytes = b"payload"
 
 def key_of(sequence: int, *, settled_at: float = 10.0) -> StoredKey:
     return StoredKey("alice@local", f"k-{sequence}", "bob", b"d" * 16, settled_at)
+
+
+def entry(description: DFAgentDescription, registered_at: float, *, lease_end: float = math.inf) -> StoredDescription:
+    return StoredDescription(description, registered_at, lease_end)
 
 
 def agent(name: str = "bob", *, registered_at: float = 1.0, next_sequence: int = 1) -> StoredAgent:
@@ -138,8 +151,8 @@ async def test_everything_comes_back_as_it_was_written(path: Path) -> None:
         assert stored == StoredPlatform(clean=True)
         store.put_agent(suspended)
         store.put_agent(agent())
-        store.put_description(younger, 2.0)
-        store.put_description(description, 1.0)
+        store.put_description(entry(younger, 2.0))
+        store.put_description(entry(description, 1.0, lease_end=31.5))
         assert await accepted(store, *reversed(messages), message(9))
         store.settle("bob", 9, key_of(9))
 
@@ -148,7 +161,7 @@ async def test_everything_comes_back_as_it_was_written(path: Path) -> None:
         agents=[replace(agent(), next_sequence=4), suspended],
         messages=messages,
         keys=[key_of(9)],
-        descriptions=[description, younger],
+        descriptions=[entry(description, 1.0, lease_end=31.5), entry(younger, 2.0)],
     )
 
 
@@ -180,14 +193,14 @@ async def test_agent_and_entry_keep_their_place_when_they_change(path: Path) -> 
     async with opened(path) as (store, _):
         for name in ("c", "a", "b"):
             store.put_agent(agent(name))
-            store.put_description(DFAgentDescription(name=name), 5.0)
+            store.put_description(entry(DFAgentDescription(name=name), 5.0))
         changed = replace(agent("c"), state=LifeCycleState.UNKNOWN, generation=9)
         store.put_agent(changed)
-        store.put_description(DFAgentDescription(name="c", languages=frozenset({"l"})), 5.0)
+        store.put_description(entry(DFAgentDescription(name="c", languages=frozenset({"l"})), 5.0))
     stored = await content(path)
     assert stored.agents == [changed, agent("a"), agent("b")]
-    assert [entry.name for entry in stored.descriptions] == ["c", "a", "b"]
-    assert stored.descriptions[0].languages == {"l"}
+    assert [found.description.name for found in stored.descriptions] == ["c", "a", "b"]
+    assert stored.descriptions[0].description.languages == {"l"}
 
 
 async def test_agent_is_stored_as_it_was_when_it_was_put(path: Path) -> None:
@@ -203,13 +216,13 @@ async def test_removed_agent_takes_its_mail_and_entry_with_it(path: Path) -> Non
     async with opened(path) as (store, _):
         for name in ("bob", "zoe"):
             store.put_agent(agent(name))
-            store.put_description(DFAgentDescription(name=name), 1.0)
+            store.put_description(entry(DFAgentDescription(name=name), 1.0))
             assert await accepted(store, message(1, receiver=name), message(2, receiver=name))
         store.settle("bob", 1, key_of(1))
         store.remove_agent("bob")
     stored = await content(path)
     assert [found.name for found in stored.agents] == ["zoe"]
-    assert [found.name for found in stored.descriptions] == ["zoe"]
+    assert [found.description.name for found in stored.descriptions] == ["zoe"]
     assert stored.messages == [message(1, receiver="zoe"), message(2, receiver="zoe")]
     assert stored.keys == [key_of(1)]
 
@@ -219,7 +232,7 @@ async def test_operations_of_one_group_act_in_their_order(path: Path) -> None:
         with held_lock(path):
             store.put_agent(agent(next_sequence=8))
             store.accept(message(1))
-            store.put_description(DFAgentDescription(name="bob"), 1.0)
+            store.put_description(entry(DFAgentDescription(name="bob"), 1.0))
             store.remove_agent("bob")
             store.put_agent(agent(next_sequence=5))
             store.accept(message(2))
@@ -229,7 +242,7 @@ async def test_operations_of_one_group_act_in_their_order(path: Path) -> None:
             store.prune_keys(30.0, 10)
             through = store.accept(message(4))
             store.settle("bob", 3, key_of(3))
-            store.put_description(DFAgentDescription(name="x"), 1.0)
+            store.put_description(entry(DFAgentDescription(name="x"), 1.0))
             store.remove_description("x")
         await outcomes(store, through)
     stored = await content(path)
@@ -272,6 +285,30 @@ async def test_next_sequence_is_above_every_message_that_is_stored(path: Path) -
     assert {found.name: found.next_sequence for found in (await content(path)).agents} == {"bob": 42, "zoe": 1_000}
 
 
+HALF = "half a pair: \ud800"
+
+
+async def test_value_that_cannot_be_written_is_refused_at_once_and_never_ends_the_store(path: Path) -> None:
+    async with opened(path) as (store, _):
+        for wrong in (replace(agent(), ownership=HALF), agent(HALF), replace(agent(), generation=1 << 63)):
+            with pytest.raises(InvalidArgument):
+                store.put_agent(wrong)
+        with pytest.raises(InvalidArgument):
+            store.put_agent(agent(registered_at=math.nan))
+        for item in (message(1, receiver=HALF), message(1, key=HALF)):
+            with pytest.raises(InvalidArgument):
+                store.accept(item)
+        with pytest.raises(InvalidArgument):
+            store.settle("bob", 1, replace(key_of(1), key=HALF))
+        with pytest.raises(InvalidArgument):
+            store.remove_agent(HALF)
+        with pytest.raises(InvalidArgument):
+            store.put_description(entry(DFAgentDescription(name="bob", ontologies=frozenset({HALF})), 1.0))
+        await store.flush()
+        assert await accepted(store, message(1))
+    assert len((await content(path)).messages) == 1
+
+
 async def test_entry_that_could_not_be_read_back_is_refused_at_once(path: Path) -> None:
     async with opened(path) as (store, _):
         for wrong in (
@@ -280,9 +317,9 @@ async def test_entry_that_could_not_be_read_back_is_refused_at_once(path: Path) 
             DFAgentDescription(name="bob", lease_seconds=float("inf")),
         ):
             with pytest.raises(InvalidArgument):
-                store.put_description(wrong, 1.0)
-        store.put_description(DFAgentDescription(name="bob"), 1.0)
-    assert (await content(path)).descriptions == [DFAgentDescription(name="bob")]
+                store.put_description(entry(wrong, 1.0))
+        store.put_description(entry(DFAgentDescription(name="bob"), 1.0))
+    assert (await content(path)).descriptions == [entry(DFAgentDescription(name="bob"), 1.0)]
 
 
 # ---- groups and commits
@@ -408,7 +445,7 @@ async def test_failed_group_loses_its_accepts_and_nothing_else(path: Path, caplo
             for sequence in (10, 11):
                 with held_lock(path):
                     store.put_agent(agent("new", next_sequence=sequence))
-                    store.put_description(DFAgentDescription(name="new"), float(sequence))
+                    store.put_description(entry(DFAgentDescription(name="new"), float(sequence)))
                     store.mark_attempts("bob", [(1, sequence)])
                     store.remove_agent("gone")
                     through = store.accept(message(sequence, receiver="new", payload=big))
@@ -423,7 +460,7 @@ async def test_failed_group_loses_its_accepts_and_nothing_else(path: Path, caplo
     stored = await content(path)
     assert stored.clean
     assert [found.name for found in stored.agents] == ["new"]
-    assert [found.name for found in stored.descriptions] == ["new"]
+    assert [found.description.name for found in stored.descriptions] == ["new"]
     assert stored.messages == [replace(message(1), attempt=11), message(12, receiver="new", payload=big)]
     assert stored.keys == [key_of(2)]
     # Said once when it begins and once when it ends, not for each group.
@@ -566,7 +603,9 @@ async def test_store_that_has_failed_answers_everybody(path: Path, caplog: pytes
     waiting = asyncio.create_task(store.next_commit())
     # Numbers are not used twice: a mistake of the platform that no second try mends.
     store.accept(message(1, payload=b"another"))
-    assert (await waiting).error
+    failed = await waiting
+    assert failed.error
+    assert failed.final
     with pytest.raises(StoreUnavailable):
         await store.next_commit()
     with pytest.raises(StoreUnavailable):
@@ -577,6 +616,7 @@ async def test_store_that_has_failed_answers_everybody(path: Path, caplog: pytes
     found = await store.next_commit()
     assert found.through == 3
     assert found.error
+    assert found.final
     await store.close()
     assert [record.levelname for record in caplog.records] == ["ERROR"]
     assert await content(path) == StoredPlatform(clean=False, messages=[message(1)])
@@ -797,7 +837,7 @@ async def filled(path: Path, count: int = 300) -> list[StoredMessage]:
     messages = [message(n, payload=b"%d " % n * 50) for n in range(1, count + 1)]
     async with opened(path) as (store, _):
         store.put_agent(agent())
-        store.put_description(DFAgentDescription(name="bob"), 1.0)
+        store.put_description(entry(DFAgentDescription(name="bob"), 1.0))
         assert await accepted(store, *messages)
     return messages
 

@@ -216,6 +216,7 @@ def test_invalid_utf8_is_noise_with_hex_excerpt() -> None:
         (send_line(reply_to=[None]), "`reply_to` holds null"),
         (send_line(reply_by="tomorrow"), "`reply_by` is 'tomorrow'; expected ISO 8601"),
         (send_line(reply_by="2026-12-31T23:59:59"), "with a zone"),
+        (send_line(reply_by="9999-12-31T23:59:59-23:59"), "expected ISO 8601"),
         (send_line(**{"X-priority": 3}), "`X-priority` is a number"),
         (b'{"action":"register"}', "`services` must be a list"),
         (b'{"action":"register","services":[]}', "`services` must be a list"),

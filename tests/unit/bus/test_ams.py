@@ -133,7 +133,8 @@ def test_life_cycle(ams: AgentManagementSystem, act: str, before: S, after: S | 
             getattr(ams, act)(record)
         assert record.state is before
     else:
-        assert getattr(ams, act)(record) == (before is not after)
+        said = getattr(ams, act)(record)
+        assert said in {None, before is not after}
         assert record.state is after
 
 

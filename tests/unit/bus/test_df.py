@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -114,6 +115,14 @@ def test_type_of_each_service_is_mandatory(df: DirectoryFacilitator) -> None:
             df.register(DFAgentDescription("a", services=(ServiceDescription(type="sing"), untyped)), now=0)
         assert (raised.value.object_name, raised.value.parameter) == ("service-description", "type")
     assert len(df) == 0
+
+
+def test_text_that_is_no_unicode_is_refused_before_anything_changes(df: DirectoryFacilitator) -> None:
+    df.register(offer("bob", "sum"), now=0)
+    for change in (df.modify, df.replace):
+        with pytest.raises(UnrecognisedParameterValue, match="Unicode"):
+            change(offer("bob", "half a pair: \ud800"), now=0)
+    assert names(df, wanted("sum")) == ["bob"]
 
 
 def test_service_without_name_is_named_after_its_type(df: DirectoryFacilitator) -> None:
@@ -382,16 +391,40 @@ def test_size_of_an_entry_is_limited(df: DirectoryFacilitator, service: ServiceD
     assert len(df) == 0
 
 
-def test_iteration_restores_an_equal_registry(df: DirectoryFacilitator) -> None:
-    df.register(offer("b", "sing", lease=30), now=0)
-    df.register(offer("a", "sing", "dance"), now=0)
-    df.modify(offer("b", "dance", lease=30), now=1)
+def test_stored_entries_restore_an_equal_registry(df: DirectoryFacilitator) -> None:
+    df.register(offer("b", "sing", lease=30), now=1)
+    df.register(offer("a", "sing", "dance"), now=2)
+    df.modify(offer("b", "dance", lease=30), now=3)
+    df.replace(offer("a", "sing", "dance"), now=4)
+    stored = [df.stored(name) for name in ("b", "a")]
+    assert [(one.registered_at, one.lease_end) for one in stored] == [(1, 33), (2, math.inf)]
     restored = DirectoryFacilitator(max_entries=100)
-    for description in df:
-        restored.replace(description, now=1)
+    assert all(restored.restore(one, now=20) for one in stored)
     assert list(restored) == list(df)
-    assert names(restored, wanted("dance")) == ["b", "a"]
-    assert restored.expire(31) == ["b"]
+    assert [restored.stored(name) for name in ("b", "a")] == stored
+    assert names(restored, wanted("dance"), now=20) == ["b", "a"]
+    assert restored.expire(32.9) == []
+    assert restored.expire(33) == ["b"]
+
+
+def test_entry_whose_lease_ended_meanwhile_is_not_restored(df: DirectoryFacilitator) -> None:
+    df.register(offer("a", "sing", lease=30), now=0)
+    assert not DirectoryFacilitator(max_entries=100).restore(df.stored("a"), now=30)
+
+
+def test_restored_lease_is_no_longer_than_the_policy_of_today(df: DirectoryFacilitator) -> None:
+    df.register(offer("a", "sing"), now=0)
+    df.register(offer("b", "sing", lease=1_000), now=0)
+    restored = DirectoryFacilitator(max_entries=100, max_lease=60)
+    for name in ("a", "b"):
+        assert restored.restore(df.stored(name), now=100)
+        assert restored.stored(name).lease_end == 160
+
+
+def test_entry_that_comes_after_the_end_of_a_lease_is_a_new_one(df: DirectoryFacilitator) -> None:
+    df.register(offer("a", "sing", lease=30), now=0)
+    df.replace(offer("a", "sing"), now=30)
+    assert df.stored("a").registered_at == 30
 
 
 class RegistryAgainstModel(RuleBasedStateMachine):

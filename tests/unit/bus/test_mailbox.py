@@ -129,7 +129,7 @@ def test_nack_holds_its_lane_and_only_it() -> None:
     put(box, lane="a")
     put(box, lane="a", sender="other@local")
     take(box)
-    assert sequences(box.nack({1: (10.0, "busy")})) == [1, 3]
+    assert sequences(box.nack({1: 10.0})) == [1, 3]
     put(box, lane="a")
     put(box, lane="b")
     assert take(box) == [6]
@@ -139,10 +139,10 @@ def test_nack_holds_its_lane_and_only_it() -> None:
     assert box.release_due(10.0)
     assert box.next_due is None
     returned = box.take(**EVERYTHING)
-    assert [(one.sequence, one.attempt, one.redelivered, one.error) for one in returned] == [
-        (1, 2, True, "busy"),
-        (3, 1, True, ""),
-        (5, 1, False, ""),
+    assert [(one.sequence, one.attempt, one.redelivered) for one in returned] == [
+        (1, 2, True),
+        (3, 1, True),
+        (5, 1, False),
     ]
 
 
@@ -151,7 +151,7 @@ def test_urgent_letter_that_went_out_first_is_no_later_delivery_of_its_lane() ->
     put(box, lane="a")
     urgent = put(box, lane="a", priority=4)
     assert take(box) == [2, 1]
-    box.nack({1: (10.0, "")})
+    box.nack({1: 10.0})
     assert box.in_flight_letter(urgent.sequence) is urgent
     assert not urgent.redelivered
 
@@ -162,7 +162,7 @@ def test_urgent_letter_that_went_out_later_comes_again_after_the_one_it_followed
     take(box)
     put(box, lane="a", priority=4)
     take(box)
-    box.nack({1: (10.0, "")})
+    box.nack({1: 10.0})
     put(box, lane="a", priority=4)
     assert take(box) == []
     box.release_due(10.0)
@@ -174,7 +174,7 @@ def test_several_nacks_of_one_lane_hold_it_for_its_first_and_count_one_attempt()
     for _ in range(3):
         put(box, lane="a")
     take(box)
-    assert sequences(box.nack({2: (5.0, "two"), 1: (10.0, "one"), 77: (1.0, "")})) == [1, 2, 3]
+    assert sequences(box.nack({2: 5.0, 1: 10.0, 77: 1.0})) == [1, 2, 3]
     assert not box.release_due(5.0)
     box.release_due(10.0)
     assert [(one.sequence, one.attempt) for one in box.take(**EVERYTHING)] == [(1, 2), (2, 1), (3, 1)]
@@ -185,7 +185,7 @@ def test_returned_letter_may_still_be_settled_wherever_it_waits() -> None:
     for _ in range(4):
         put(box, lane="a")
     take(box)
-    box.nack({1: (10.0, "")})
+    box.nack({1: 10.0})
     assert box.settle(2) is not None
     box.release_due(10.0)
     assert box.settle(3) is not None
@@ -199,7 +199,7 @@ def test_letter_that_was_never_delivered_cannot_be_settled() -> None:
     put(box, lane="a", resend=True)
     assert take(box, max_messages=1) == [1]
     assert box.settle(2) is None
-    box.nack({1: (10.0, "")})
+    box.nack({1: 10.0})
     put(box, lane="a")
     take(box)
     assert box.settle(2) is None
@@ -212,7 +212,7 @@ def test_settling_the_nacked_letter_lets_its_lane_go_and_settling_another_does_n
     for _ in range(3):
         put(box, lane="a")
     take(box)
-    box.nack({1: (10.0, "")})
+    box.nack({1: 10.0})
     box.settle(2)
     assert take(box) == []
     box.settle(1)
@@ -224,8 +224,8 @@ def test_lane_that_waits_for_two_goes_on_when_both_are_gone() -> None:
     for _ in range(3):
         put(box, lane="a")
     take(box)
-    box.nack({2: (10.0, "")})
-    box.nack({1: (5.0, "")})
+    box.nack({2: 10.0})
+    box.nack({1: 5.0})
     assert not box.release_due(5.0)
     box.settle(1)
     assert take(box) == []
@@ -238,7 +238,7 @@ def test_session_end_returns_everything_in_order_and_flagged() -> None:
     for lane in ("a", "b", "a", "b"):
         put(box, lane=lane)
     take(box, max_messages=3)
-    box.nack({1: (10.0, "")})
+    box.nack({1: 10.0})
     in_hand = box.return_in_flight()
     assert sorted(sequences(in_hand)) == [1, 2, 3]
     assert box.next_due is None
@@ -255,7 +255,7 @@ def test_order_is_that_of_acceptance_after_letters_came_back_in_another() -> Non
     for lane in ("a", "b", "c"):
         put(box, lane=lane)
     take(box)
-    box.nack({1: (1.0, "")})
+    box.nack({1: 1.0})
     box.release_due(1.0)
     assert take(box) == [1]
     put(box)
@@ -294,7 +294,7 @@ def test_letter_that_expired_in_hand_is_found_when_it_comes_back() -> None:
         take(box, max_messages=1)
         assert sequences(box.expire(11.0, 0.0)) == [2]
         if come_back == "nack":
-            box.nack({1: (50.0, "")})
+            box.nack({1: 50.0})
         else:
             box.return_in_flight()
         assert box.next_expiry <= 12.0
@@ -307,7 +307,7 @@ def test_old_mail_expires_also_in_a_lane_that_waits() -> None:
     box = mailbox()
     put(box, lane="a", accepted_at=5.0)
     take(box)
-    box.nack({1: (10**9, "")})
+    box.nack({1: 10**9})
     assert box.expire(100.0, 4.0) == []
     assert sequences(box.expire(100.0, 6.0)) == [1]
     put(box, lane="a")
@@ -320,7 +320,7 @@ def test_drain_takes_everything_in_order() -> None:
         put(box, lane=lane, priority=3 if lane == "b" else 2)
     put(box, notice=True)
     take(box, max_messages=3)
-    box.nack({1: (10.0, "")})
+    box.nack({1: 10.0})
     assert sequences(box.drain()) == [1, 2, 3, 4, 5]
     assert (box.messages, box.bytes, box.reserve_messages, box.reserve_bytes, box.in_flight) == (0, 0, 0, 0, 0)
     assert box.settle(1) is None
@@ -332,10 +332,10 @@ def test_timers_do_not_pile_up() -> None:
     put(box, lane="a")
     for _ in range(500):
         take(box)
-        box.nack({1: (10.0**9, "")})
+        box.nack({1: 10.0**9})
         box.return_in_flight()
         take(box)
-        box.nack({1: (10.0**9, "")})
+        box.nack({1: 10.0**9})
         put(box, lane="a")
         box.settle(1)
         take(box)
@@ -385,7 +385,7 @@ class MailboxMachine(RuleBasedStateMachine):
 
     @rule(nacks=st.dictionaries(st.integers(1, 30), st.integers(0, 5), max_size=4))
     def nack(self, nacks: dict[int, int]) -> None:
-        self.box.nack({sequence: (self.now + delay, "") for sequence, delay in nacks.items()})
+        self.box.nack({sequence: self.now + delay for sequence, delay in nacks.items()})
 
     @rule(seconds=st.integers(0, 4))
     def wait(self, seconds: int) -> None:

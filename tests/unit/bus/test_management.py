@@ -28,7 +28,7 @@ class Bench:
 
     def __init__(self) -> None:
         limits = BusLimits()
-        self.codec = EnvelopeCodec(limits)
+        self.codec = EnvelopeCodec(max_id_bytes=limits.max_id_bytes)
         self.platform = Platform("local", MemoryStore(), self.codec, FakeClock(), limits)
         self.origin = NotingOrigin("alice@local")
 
@@ -330,3 +330,26 @@ async def test_nobody_in_particular_governs_nobody(bench: Bench) -> None:
     assert bench.ask("ams", {"action": "deregister", "description": {"name": "bob"}}) is None
     assert bench.ask("ams", {"action": "deregister"}) is None
     assert bench.platform.ams.find("bob") is not None
+
+
+@pytest.mark.parametrize("language", ["json", "fipa-sl0"])
+@pytest.mark.parametrize("whom", ["ams", "df"])
+async def test_search_stops_at_what_a_message_can_carry_and_says_how_many_fit(whom: str, language: str) -> None:
+    bench = await Bench().start()
+    platform = bench.platform
+    for index in range(1_200):
+        described = DFAgentDescription(services=(ServiceDescription(type="sum", name="x" * 1_000),))
+        platform.register(f"a{index}", "x" * 1_000, platform.caller_for("x"))
+        await platform.attach(Hello(f"a{index}", description=described), "")
+    if language == "json":
+        content: Any = {"action": "search", "constraints": {"max_results": -1}}
+    else:
+        pattern = f"({whom}-agent-description)"
+        content = (
+            f"((action (agent-identifier :name {whom}@local) (search {pattern} (search-constraints :max-results -1))))"
+        )
+    answer = bench.ask(whom, content)
+    assert answer is not None
+    assert answer.performative is Performative.FAILURE
+    text = str(answer.content)
+    assert "results fit a message" in text

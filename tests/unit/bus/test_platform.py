@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from fakes import ManualStore, NotingOrigin
 from raw import acl, eventually
 
-from gagent_grpc.acl.descriptions import DFAgentDescription, LifeCycleState, ServiceDescription
+from gagent_grpc.acl.descriptions import DFAgentDescription, LifeCycleState, SearchConstraints, ServiceDescription
 from gagent_grpc.bus.platform import Hello, Platform
-from gagent_grpc.bus.ports import StoredAgent, StoredKey, StoredMessage, StoredPlatform
+from gagent_grpc.bus.ports import StoredAgent, StoredDescription, StoredKey, StoredMessage, StoredPlatform
 from gagent_grpc.bus.session import Nack
 from gagent_grpc.codec.envelope import EnvelopeCodec
 from gagent_grpc.config import BusLimits
 from gagent_grpc.errors import (
-    AgentAlreadyRegistered,
+    BusError,
+    InvalidArgument,
     MissingParameter,
     StoreUnavailable,
     TooManySessions,
@@ -32,7 +35,7 @@ TOKEN = "a token from before the restart"
 
 def platform_of(store: Any, clock: FakeClock | None = None, **limits: Any) -> Platform:
     bounds = BusLimits(**limits)
-    return Platform("local", store, EnvelopeCodec(bounds), clock or FakeClock(), bounds)
+    return Platform("local", store, EnvelopeCodec(max_id_bytes=bounds.max_id_bytes), clock or FakeClock(), bounds)
 
 
 def stored_agent(name: str = "bob", **changes: Any) -> StoredAgent:
@@ -56,7 +59,7 @@ def stored_message(
     sequence: int, *, receiver: str = "bob", attempt: int = 0, payload: bytes | None = None
 ) -> StoredMessage:
     body = acl("bob", f"{sequence}", id=f"m{sequence}").SerializeToString() if payload is None else payload
-    digest = EnvelopeCodec(BusLimits()).decode(body).digest if payload is None else b""
+    digest = EnvelopeCodec(max_id_bytes=BusLimits().max_id_bytes).decode(body).digest if payload is None else b""
     return StoredMessage(
         receiver, sequence, "alice@local", f"m{sequence}", f"m{sequence}", digest, "", 1.0e9, attempt, body
     )
@@ -71,6 +74,10 @@ def offer(name: str | None = None) -> DFAgentDescription:
     return DFAgentDescription(name=name, services=(ServiceDescription(type="sum"),))
 
 
+def stored(description: DFAgentDescription) -> StoredDescription:
+    return StoredDescription(description, 1.0, math.inf)
+
+
 # ---- from a store ----------------------------------------------------------------------------------------------------
 
 
@@ -81,7 +88,7 @@ async def test_start_takes_over_what_the_store_held(clean: bool, flags: list[boo
         agents=[stored_agent(), stored_agent("quiet", attached=False, state=S.SUSPENDED)],
         messages=[stored_message(7), stored_message(9, attempt=2), stored_message(3, receiver="quiet")],
         keys=[StoredKey("alice@local", "old", "bob", b"d", 999_999_999.0)],
-        descriptions=[offer("bob@local"), offer("gone@local")],
+        descriptions=[stored(offer("bob@local")), stored(offer("gone@local"))],
     )
     store = ManualStore(held)
     platform = platform_of(store)
@@ -104,17 +111,73 @@ async def test_start_takes_over_what_the_store_held(clean: bool, flags: list[boo
     assert not store.agents["bob"].attached
 
 
+async def test_df_entries_keep_their_order_and_their_leases_over_a_restart() -> None:
+    store, clock = ManualStore(), FakeClock()
+    platform = platform_of(store, clock)
+    sessions = {}
+    for name in ("old", "leased", "short"):
+        lease = {"old": None, "leased": 100.0, "short": 30.0}[name]
+        described = replace(offer(), lease_seconds=lease)
+        sessions[name] = await platform.attach(Hello(name, description=described), "local")
+        clock.advance(1)
+    # A client that says the same again at each hello is no younger for it.
+    await platform.attach(Hello("old", resume_token=sessions["old"].resume_token, description=offer()), "local")
+    entries = sorted(store.descriptions.values(), key=lambda entry: entry.registered_at)
+    assert [entry.description.name for entry in entries] == ["old@local", "leased@local", "short@local"]
+
+    clock.advance(50)
+    again = ManualStore(StoredPlatform(agents=list(store.agents.values()), descriptions=entries))
+    again.descriptions = dict(store.descriptions)
+    platform = platform_of(again, clock)
+    async with platform.running():
+        assert [one.name for one in platform.df] == ["old@local", "leased@local"]
+        assert set(again.descriptions) == {"old@local", "leased@local"}
+        for name in ("leased", "old"):
+            opened = await platform.attach(Hello(name), "local")
+            assert opened.description is not None
+        found = platform.search_descriptions(offer(), SearchConstraints(max_results=-1))
+        assert [one.name for one in found] == ["old@local", "leased@local"]
+        # 51 of its 100 seconds are over.
+        clock.advance(49)
+        platform.keep_house()
+        assert [one.name for one in platform.df] == ["old@local"]
+
+
 async def test_start_leaves_what_it_cannot_read_in_the_store_and_goes_on() -> None:
     unreadable = stored_message(60, payload=b"\xff\xff")
     orphan = stored_message(1, receiver="nobody")
     no_type = DFAgentDescription(name="bob@local", services=(ServiceDescription(name="x"),))
     held = StoredPlatform(
-        agents=[stored_agent()], messages=[stored_message(7), unreadable, orphan], descriptions=[no_type]
+        agents=[stored_agent()], messages=[stored_message(7), unreadable, orphan], descriptions=[stored(no_type)]
     )
     platform = platform_of(ManualStore(held))
     async with platform.running():
         assert letters(platform) == [(7, False)]
         assert platform.ams.get("bob").mailbox.next_sequence > 60
+
+
+async def test_flag_that_an_unclean_stop_gave_outlives_the_next_stop() -> None:
+    held = StoredPlatform(
+        clean=False,
+        agents=[stored_agent(), stored_agent("quiet", attached=False)],
+        messages=[stored_message(7), stored_message(9, attempt=2), stored_message(3, receiver="quiet")],
+    )
+    store = ManualStore(held)
+    platform = platform_of(store)
+    async with platform.running():
+        # Before anything else: what is written next says that no session was open.
+        assert store.attempts == [("bob", 7, 1)]
+        await platform.attach(Hello("bob"), "local")
+    again = [replace(one, attempt=max([one.attempt, *_attempts(store, one)])) for one in held.messages]
+    platform = platform_of(ManualStore(StoredPlatform(agents=list(store.agents.values()), messages=again)))
+    async with platform.running():
+        assert letters(platform) == [(7, True), (9, True)]
+
+
+def _attempts(store: ManualStore, message: StoredMessage) -> list[int]:
+    return [
+        attempt for name, number, attempt in store.attempts if (name, number) == (message.receiver, message.sequence)
+    ]
 
 
 async def test_error_in_the_block_is_an_unclean_stop() -> None:
@@ -134,7 +197,7 @@ async def test_what_was_in_hand_is_written_when_its_session_ends() -> None:
     platform.router.commit(store.commit())
     out = await opened.session.outgoing()
     assert out is not None
-    opened.session.record.mailbox.nack({1: (10.0, "")})
+    opened.session.record.mailbox.nack({1: 10.0})
     platform.detach(opened.session)
     # The second was returned with the first: its attempt does not count, but it has been delivered.
     assert sorted(store.attempts) == [("bob", 1, 1), ("bob", 2, 1), ("bob", 3, 1)]
@@ -144,13 +207,42 @@ async def test_store_that_fails_for_good_is_told_to_who_waits_and_to_who_comes_l
     store = ManualStore()
     platform = platform_of(store)
     async with platform.running():
-        await platform.register("bob", "", platform.caller_for("x"))
+        platform.register("bob", "", platform.caller_for("x"))
         alice = NotingOrigin("alice@local")
         platform.router.submit(acl("bob").SerializeToString(), alice, 1)
         store.fail("the disk is gone")
         await eventually(lambda: not alice.waiting)
         platform.router.submit(acl("bob").SerializeToString(), alice, 2)
-        assert alice.outcomes == [(1, "bob", "MAILBOX_FULL"), (2, "bob", "UNREACHABLE")]
+        assert alice.outcomes == [(1, "bob", "UNREACHABLE"), (2, "bob", "UNREACHABLE")]
+
+
+async def test_defect_in_the_store_is_told_as_its_failure_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    store = ManualStore()
+    platform = platform_of(store)
+    async with platform.running():
+        platform.register("bob", "", platform.caller_for("x"))
+        alice = NotingOrigin("alice@local")
+        platform.router.submit(acl("bob").SerializeToString(), alice, 1)
+        store.fail(RuntimeError("a defect"))
+        await eventually(lambda: not alice.waiting)
+        platform.router.submit(acl("bob").SerializeToString(), alice, 2)
+        assert alice.outcomes == [(1, "bob", "UNREACHABLE"), (2, "bob", "UNREACHABLE")]
+    assert any(record.exc_info and "a defect" in str(record.exc_info[1]) for record in caplog.records)
+
+
+async def test_task_of_the_platform_that_died_is_in_the_log_at_the_end(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    died = asyncio.Event()
+
+    async def broken(self: Platform) -> None:
+        died.set()
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(Platform, "_commits", broken)
+    async with platform_of(MemoryStore()).running():
+        await died.wait()
+    assert any(record.exc_info and "a defect" in str(record.exc_info[1]) for record in caplog.records)
 
 
 async def test_commit_that_cannot_be_finished_does_not_keep_later_ones_from_their_receipts() -> None:
@@ -162,7 +254,7 @@ async def test_commit_that_cannot_be_finished_does_not_keep_later_ones_from_thei
             raise ValueError(number)
 
     async with platform.running():
-        await platform.register("bob", "", platform.caller_for("x"))
+        platform.register("bob", "", platform.caller_for("x"))
         good = NotingOrigin("alice@local")
         platform.router.submit(acl("bob").SerializeToString(), Broken("alice@local"), 1)
         platform.router.submit(acl("bob").SerializeToString(), good, 1)
@@ -179,7 +271,7 @@ async def test_store_that_does_not_write_is_an_error_and_no_wait_for_ever() -> N
     with pytest.raises(StoreUnavailable, match="try again later"):
         await platform.attach(Hello("bob"), "local")
     with pytest.raises(StoreUnavailable):
-        await platform.register("carol", "", platform.caller_for("x"))
+        await platform.flush()
     assert platform.sessions == 0
     store.flushing.set()
     assert (await platform.attach(Hello("bob"), "local")).attached
@@ -205,7 +297,7 @@ async def test_of_two_hellos_during_one_write_exactly_one_wins() -> None:
 async def _outcome(attaching: Any) -> str:
     try:
         return type(await attaching).__name__
-    except AgentAlreadyRegistered as error:
+    except BusError as error:
         return type(error).__name__
 
 
@@ -257,6 +349,47 @@ async def test_sessions_are_bounded_and_a_takeover_adds_none() -> None:
     await platform.attach(Hello("bob", resume_token=opened.resume_token), "local")
 
 
+async def test_sessions_are_bounded_also_while_their_names_are_being_written() -> None:
+    store = ManualStore()
+    store.flushing.clear()
+    platform = platform_of(store, max_sessions=2)
+    async with asyncio.TaskGroup() as group:
+        hellos = [group.create_task(_outcome(platform.attach(Hello(f"a{n}"), "local"))) for n in range(5)]
+        await asyncio.sleep(0)
+        store.flushing.set()
+    assert sorted(hello.result() for hello in hellos) == ["Opened"] * 2 + ["TooManySessions"] * 3
+    assert (platform.sessions, len(platform.ams)) == (2, 2)
+    # Neither a refused hello nor one that was given up takes a place for ever.
+    for record in list(platform.ams):
+        assert record.session is not None
+        platform.detach(record.session)
+    store.flushing.clear()
+    leaving = asyncio.ensure_future(platform.attach(Hello("leaving"), "local"))
+    await asyncio.sleep(0)
+    leaving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await leaving
+    for name in ("a0", "a1"):
+        await platform.attach(Hello(name), "local")
+    store.flushing.set()
+
+
+async def test_hello_whose_offer_finds_the_df_full_by_then_leaves_no_name() -> None:
+    store = ManualStore()
+    platform = platform_of(store, max_df_entries=1)
+    other = (await platform.attach(Hello("other"), "local")).session
+    store.flushing.clear()
+    async with asyncio.TaskGroup() as group:
+        hello = group.create_task(_outcome(platform.attach(Hello("bob", description=offer()), "local")))
+        await asyncio.sleep(0)
+        platform.register_description(offer(), platform.caller_for(other.aid))
+        store.flushing.set()
+    assert hello.result() == "ResourceExhausted"
+    assert platform.ams.find("bob") is None
+    assert (set(store.agents), set(store.descriptions)) == ({"other"}, {"other@local"})
+    assert platform.sessions == 1
+
+
 async def test_hello_with_a_bad_description_changes_nothing() -> None:
     store = ManualStore()
     platform = platform_of(store)
@@ -272,6 +405,44 @@ async def test_hello_with_a_bad_description_changes_nothing() -> None:
     assert platform.df.get("bob@local") == opened.description
     with pytest.raises(Unauthorised):
         await platform.attach(Hello("carol", description=offer("bob")), "local")
+
+
+async def test_ephemeral_hello_does_not_make_a_name_end_that_was_meant_to_stay() -> None:
+    clock = FakeClock()
+    platform = platform_of(MemoryStore(), clock)
+    for ephemeral in (False, True):
+        opened = await platform.attach(Hello("planner", ephemeral=ephemeral), "local")
+        platform.detach(opened.session)
+    for ephemeral in (True, False, True):
+        opened = await platform.attach(Hello("promoted", ephemeral=ephemeral), "local")
+        platform.detach(opened.session)
+    clock.advance(31)
+    platform.keep_house()
+    assert {record.name for record in platform.ams} == {"planner", "promoted"}
+
+
+@pytest.mark.parametrize("ownership", ["x" * 1_001, "half a pair: \ud800"])
+async def test_ownership_that_is_too_long_or_no_text_is_refused_before_anything_changes(ownership: str) -> None:
+    store = ManualStore()
+    platform = platform_of(store)
+    with pytest.raises(InvalidArgument, match="ownership"):
+        await platform.attach(Hello("bob", ownership=ownership), "local")
+    with pytest.raises(InvalidArgument, match="ownership"):
+        platform.register("bob", ownership, platform.caller_for("x"))
+    assert (len(platform.ams), store.agents) == (0, {})
+
+
+async def test_agent_that_the_store_cannot_take_leaves_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = ManualStore()
+
+    def refuse(agent: object) -> None:
+        raise InvalidArgument("not to be written")
+
+    monkeypatch.setattr(store, "put_agent", refuse)
+    platform = platform_of(store)
+    with pytest.raises(InvalidArgument):
+        await platform.attach(Hello("bob"), "local")
+    assert len(platform.ams) == 0
 
 
 async def test_token_stands_for_the_agent_while_its_session_is_open() -> None:
@@ -301,6 +472,66 @@ async def test_detach_of_an_older_session_does_nothing_to_the_newer_one() -> Non
     assert platform.sessions == 1
 
 
+@pytest.mark.parametrize("name", ["ams", "df", "df@local"])
+async def test_platforms_own_agents_are_governed_by_nobody(name: str) -> None:
+    platform = platform_of(MemoryStore())
+    caller = platform.caller_for((await platform.attach(Hello("bob"), "local")).session.aid)
+    for act in (platform.deregister, platform.suspend, platform.resume):
+        with pytest.raises(Unauthorised, match="reserved"):
+            act(name, caller)
+
+
+# ---- the first delivery of a session ---------------------------------------------------------------------------------
+
+
+async def waiting_mail(store: ManualStore, **limits: Any) -> Platform:
+    """Return a platform with one message for bob, who is registered and not there."""
+    platform = platform_of(store, **limits)
+    platform.register("bob", "", platform.caller_for("x"))
+    platform.router.submit(acl("bob").SerializeToString(), NotingOrigin("alice@local"), 1)
+    platform.router.commit(store.commit())
+    return platform
+
+
+async def test_first_delivery_waits_until_it_is_durable_that_there_is_a_session() -> None:
+    # Killed before, the bus would deliver again and not know that it does.
+    store = ManualStore()
+    platform = await waiting_mail(store)
+    store.flushing.clear()
+    session = (await platform.attach(Hello("bob"), "")).session
+    await asyncio.sleep(0.02)
+    assert session._collect().letters == []
+    store.flushing.set()
+    async with asyncio.timeout(5):
+        out = await session.outgoing()
+    assert out is not None
+    assert [one.sequence for one in out.letters] == [1]
+
+
+@pytest.mark.parametrize("failing", [False, True])
+async def test_store_that_cannot_write_keeps_nobody_from_its_mail_for_ever(failing: bool) -> None:
+    store = ManualStore()
+    platform = await waiting_mail(store, write_timeout=0.05)
+    store.flushing.clear()
+    if failing:
+        store.flush_failure = "the disk is full"
+        store.flushing.set()
+    session = (await platform.attach(Hello("bob"), "")).session
+    await asyncio.sleep(0.01)
+    assert session._collect().letters == []
+    async with asyncio.timeout(5):
+        out = await session.outgoing()
+    assert out is not None
+    assert [one.sequence for one in out.letters] == [1]
+
+
+async def test_store_without_durability_holds_up_no_delivery() -> None:
+    platform = platform_of(MemoryStore())
+    session = (await platform.attach(Hello("bob"), "local")).session
+    platform.router.submit(acl("bob").SerializeToString(), NotingOrigin("alice@local"), 1)
+    assert [one.sequence for one in session._collect().letters] == [1]
+
+
 # ---- by the clock ----------------------------------------------------------------------------------------------------
 
 
@@ -319,7 +550,7 @@ async def test_lease_that_ends_takes_the_entry_and_its_place_in_the_store() -> N
 async def test_mail_waits_no_longer_than_its_time_to_live_and_its_sender_is_told() -> None:
     clock = FakeClock()
     platform = platform_of(MemoryStore(), clock, mailbox_ttl=100.0)
-    await platform.register("bob", "", platform.caller_for("x"))
+    platform.register("bob", "", platform.caller_for("x"))
     alice = (await platform.attach(Hello("alice"), "local")).session
     alice.submit([acl("bob", act=19).SerializeToString()])
     clock.advance(100)
@@ -338,7 +569,7 @@ async def test_nacked_lane_goes_on_when_its_time_has_come_and_wakes_its_session(
     bob = (await platform.attach(Hello("bob"), "local")).session
     bob.submit([acl("bob").SerializeToString()])
     await bob.outgoing()
-    bob.settle(ack_through_tag=0, acks=(), nacks=[Nack(1, 5.0, "busy")], in_progress=(), rejects=())
+    bob.settle(ack_through_tag=0, acks=(), nacks=[Nack(1, 5.0, "busy")], rejects=())
     assert platform.router.holding == {bob.record}
     clock.advance(4.9)
     platform.release_lanes()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,12 +13,13 @@ from gagent_grpc.acl.message import ACLMessage
 from gagent_grpc.acl.performative import Performative
 from gagent_grpc.bus.ams import SEQUENCES_WRITTEN_AHEAD, AgentManagementSystem, AgentRecord
 from gagent_grpc.bus.dedupe import Dedupe
-from gagent_grpc.bus.mailbox import Mailbox
+from gagent_grpc.bus.mailbox import Letter, Mailbox
 from gagent_grpc.bus.ports import Commit, Store
-from gagent_grpc.bus.router import LETTER_COST, Router
+from gagent_grpc.bus.router import ANONYMOUS, LETTER_COST, Router
 from gagent_grpc.codec.envelope import EnvelopeCodec
 from gagent_grpc.config import BusLimits
 from gagent_grpc.envelope import Outcome
+from gagent_grpc.errors import InvalidArgument
 from gagent_grpc.pb.gagent.v1 import bus_service_pb2 as pb
 from gagent_grpc.storage.memory import MemoryStore
 from gagent_grpc.testing import FakeClock
@@ -26,13 +28,13 @@ FAILURE = pb.REPORT_MODE_FAILURE_MESSAGE
 
 
 class Echo:
-    """A concierge that answers with what it is told to."""
+    """The platform's agents, which answer with what they are told to."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, ACLMessage, str]] = []
         self.content: str | None = "done"
 
-    def converse(self, name: str, message: ACLMessage, sender: str) -> ACLMessage | None:
+    def answer(self, name: str, message: ACLMessage, sender: str) -> ACLMessage | None:
         self.asked.append((name, message, sender))
         if self.content is None:
             return None
@@ -48,7 +50,7 @@ class Bench:
         self.ams = AgentManagementSystem("local", max_agents=200_000)
         self.dedupe = Dedupe(window=600, rows=1_000)
         self.echo = Echo()
-        self.codec = EnvelopeCodec(self.limits)
+        self.codec = EnvelopeCodec(max_id_bytes=self.limits.max_id_bytes)
         self.router = Router(self.ams, store, self.codec, self.clock, self.limits, self.dedupe, self.echo)
         self.number = 0
 
@@ -129,6 +131,35 @@ def test_failed_commit_refuses_and_gives_all_room_back(durable: Bench, store: Ma
     assert alice.reached == [(3, "bob")]
 
 
+def test_letter_that_cannot_be_finished_is_refused_and_those_of_its_commit_are_not_held_up(
+    durable: Bench, store: ManualStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bob, broken = durable.agent("bob"), durable.agent("broken")
+    alice, again = NotingOrigin("alice@local"), NotingOrigin("alice@local")
+    monkeypatch.setattr(type(broken.mailbox), "put", _put_unless(broken.mailbox))
+    durable.submit(alice, acl("broken", id="m"))
+    durable.submit(again, acl("broken", id="m"))
+    durable.submit(alice, acl("bob", "fine"))
+    durable.router.commit(store.commit())
+    assert alice.outcomes == [(1, "broken", "UNREACHABLE")]
+    assert again.outcomes == [(2, "broken", "UNREACHABLE")]
+    assert "internal error" in alice.refusals[0].detail
+    assert "wrong" not in alice.refusals[0].detail
+    assert (alice.reached, durable.texts(bob)) == ([(3, "bob")], ["fine"])
+    assert alice.waiting == again.waiting == 0
+
+
+def _put_unless(broken: Mailbox) -> Callable[[Mailbox, Letter], None]:
+    put = Mailbox.put
+
+    def put_or_fail(mailbox: Mailbox, letter: Letter) -> None:
+        if mailbox is broken:
+            raise ValueError("something is wrong")
+        put(mailbox, letter)
+
+    return put_or_fail
+
+
 def test_repetition_of_what_is_being_written_shares_its_commit(durable: Bench, store: ManualStore) -> None:
     durable.agent("bob")
     alice, reborn = NotingOrigin("alice@local"), NotingOrigin("alice@local")
@@ -167,15 +198,53 @@ def test_store_that_failed_for_good_refuses_at_once_and_transient_mail_goes_on(
     sender = durable.agent("alice")
     durable.submit(alice, acl("bob", "written"))
     durable.router.store_failure = "the disk is gone"
-    durable.router.commit(Commit(2**62, "the disk is gone"))
+    durable.router.commit(Commit(2**62, "the disk is gone", final=True))
     durable.submit(alice, acl("bob", "late", report=FAILURE, act=19))
-    assert alice.outcomes == [(1, "bob", "MAILBOX_FULL"), (2, "bob", "UNREACHABLE")]
+    assert alice.outcomes == [(1, "bob", "UNREACHABLE"), (2, "bob", "UNREACHABLE")]
+    assert [one.retry_after for one in alice.refusals] == [None, None]
     assert alice.waiting == 0
     # What tells of it does not depend on the store.
     (failure,) = durable.failures(sender)
     assert "the disk is gone" in str(failure.content)
     durable.submit(alice, acl("bob", "transient", transient=True))
     assert durable.texts(bob) == ["transient"]
+
+
+def test_message_that_the_store_cannot_take_is_invalid_and_leaves_no_trace(
+    durable: Bench, store: ManualStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(message: object) -> int:
+        raise InvalidArgument("not to be written")
+
+    bob = durable.agent("bob")
+    monkeypatch.setattr(store, "accept", refuse)
+    origin = NotingOrigin("alice@local")
+    durable.submit(origin, acl("bob", id="1"))
+    assert (origin.outcomes, origin.waiting) == ([(1, "bob", "INVALID")], 0)
+    assert (bob.mailbox.messages, bob.mailbox.bytes, durable.router.mail_bytes) == (0, 0, 0)
+    monkeypatch.undo()
+    durable.submit(origin, acl("bob", id="1"))
+    durable.router.commit(store.commit())
+    assert origin.reached == [(2, "bob")]
+
+
+@pytest.mark.parametrize("settled", [False, True])
+def test_messages_of_nobody_in_particular_share_no_ids(durable: Bench, store: ManualStore, settled: bool) -> None:
+    bob = durable.agent("bob")
+    first, second = NotingOrigin(ANONYMOUS), NotingOrigin(ANONYMOUS)
+    durable.submit(first, acl("bob", id="1"))
+    durable.router.commit(store.commit())
+    if settled:
+        for letter in bob.mailbox.drain():
+            durable.router.settled(bob, letter)
+    durable.submit(second, acl("bob", id="1"))
+    durable.submit(second, acl("df", id="1", act=19))
+    durable.submit(second, acl("df", id="1", act=19))
+    durable.router.commit(store.commit())
+    assert (second.outcomes, len(second.reached)) == ([], 3)
+    assert [one.key for one in store.accepted] == ["", ""]
+    assert all(key is None for _, _, key in store.settled)
+    assert len(durable.dedupe) == 0
 
 
 def test_notice_of_the_platform_goes_out_even_when_it_cannot_be_stored(durable: Bench, store: ManualStore) -> None:
@@ -330,6 +399,38 @@ def test_answer_over_the_message_limit_becomes_a_failure_that_says_so(bench: Ben
     assert failure.in_reply_to == "r"
     assert "ask for fewer results" in str(failure.content)
     assert asker.mailbox.messages == 0
+
+
+def test_answer_that_cannot_be_encoded_becomes_a_failure_that_says_so(bench: Bench) -> None:
+    bench.echo.content = "half a pair: \ud800"
+    alice, origin = bench.agent("alice"), NotingOrigin("alice@local")
+    bench.submit(origin, acl("df", act=19, acl_reply_with="r"))
+    assert origin.reached == [(1, "df")]
+    (failure,) = bench.failures(alice)
+    assert failure.in_reply_to == "r"
+    assert "cannot be encoded" in str(failure.content)
+
+
+def test_failure_that_cannot_be_encoded_is_counted_and_ends_nothing(bench: Bench) -> None:
+    alice, bob = bench.agent("alice"), bench.agent("bob")
+    bench.submit(NotingOrigin("alice@local"), acl("bob", act=19))
+    (letter,) = bob.mailbox.drain()
+    bench.router.give_up(bob, letter, "half a pair: \ud800")
+    assert bench.router.unheard_failures == 1
+    assert bench.texts(alice) == []
+
+
+def test_refusals_share_the_words_about_who_is_there_while_nobody_comes_or_goes(bench: Bench) -> None:
+    bench.agent("bob")
+    origin = NotingOrigin("alice@local")
+    bench.submit(origin, acl(["x", "y"]))
+    record = bench.agent("carol")
+    bench.submit(origin, acl("x"))
+    bench.ams.remove(record)
+    bench.submit(origin, acl("x"))
+    details = [one.detail for one in origin.refusals]
+    assert details[0] is details[1]
+    assert details[1:] == ["registered: bob", "registered: bob, carol", "registered: bob"]
 
 
 def test_answer_goes_to_reply_to(bench: Bench) -> None:

@@ -10,7 +10,7 @@ from fakes import ManualStore
 from raw import acl
 
 from gagent_grpc.bus.platform import Hello, Platform
-from gagent_grpc.bus.session import MAX_BATCH_RECEIPTS, Nack, Notice, Outgoing, Session
+from gagent_grpc.bus.session import MAX_BATCH_RECEIPTS, MAX_UNSAID_EXCEPTIONS, Nack, Notice, Outgoing, Session
 from gagent_grpc.codec.envelope import EnvelopeCodec
 from gagent_grpc.config import BusLimits
 from gagent_grpc.errors import AnswerTimeout, SessionSuperseded
@@ -25,10 +25,15 @@ class Bench:
         self.limits = BusLimits(**limits)
         self.clock = FakeClock()
         self.store = ManualStore()
-        self.platform = Platform("local", self.store, EnvelopeCodec(self.limits), self.clock, self.limits)
+        self.platform = Platform(
+            "local", self.store, EnvelopeCodec(max_id_bytes=self.limits.max_id_bytes), self.clock, self.limits
+        )
 
     async def open(self, name: str, **hello: Any) -> Session:
-        return (await self.platform.attach(Hello(name, **hello), "local")).session
+        session = (await self.platform.attach(Hello(name, **hello), "local")).session
+        # One turn, in which the store writes that it is there.
+        await asyncio.sleep(0)
+        return session
 
     def commit(self, through: int | None = None) -> None:
         self.platform.router.commit(self.store.commit(through))
@@ -145,7 +150,7 @@ async def test_session_of_a_draining_bus_ends_when_nothing_is_in_hand(bench: Ben
         group.create_task(bench.platform.drain())
         assert (await next_out(alice)).notices[0].kind == "DRAINING"
         submit(alice, acl("alice", transient=True))
-        alice.settle(ack_through_tag=2, acks=(), nacks=(), in_progress=(), rejects=())
+        alice.settle(ack_through_tag=2, acks=(), nacks=(), rejects=())
         assert (await next_out(alice)).letters == []
         assert await alice.outgoing() is None
         bench.platform.detach(alice)
@@ -202,6 +207,67 @@ async def test_client_that_the_bus_does_not_read_is_not_called_silent() -> None:
     assert alice.heard_at == bench.clock.monotonic()
 
 
+async def test_session_waits_for_receipts_of_more_bytes_than_the_window_has() -> None:
+    bench = Bench(send_window_bytes=5_000)
+    alice, _ = await bench.open("alice"), await bench.open("bob")
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        for _ in range(2):
+            submit(alice, acl("bob", "x" * 2_000))
+            await alice.room_to_send()
+        submit(alice, acl("bob", "x" * 2_000))
+        waiting = group.create_task(alice.room_to_send())
+        await asyncio.sleep(0)
+        assert not alice.listening
+        # What a commit covers is receipted, and what is not yet durable goes on counting.
+        bench.commit(1)
+        assert (await next_out(alice)).accepted_through == 1
+        await waiting
+        submit(alice, acl("bob", "x" * 2_000))
+        waiting = group.create_task(alice.room_to_send())
+        await asyncio.sleep(0)
+        assert not alice.listening
+        bench.commit()
+        assert (await next_out(alice)).accepted_through == 4
+    assert alice.listening
+
+
+async def test_lazy_receipts_do_not_keep_a_window_of_bytes_full() -> None:
+    bench = Bench(send_window_bytes=5_000)
+    alice, _ = await bench.open("alice"), await bench.open("bob")
+    submit(alice, *[acl("bob", "x" * 2_000, report=LAZY, transient=True) for _ in range(3)])
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        group.create_task(alice.room_to_send())
+        assert (await next_out(alice)).accepted_through == 3
+
+
+async def test_batch_is_taken_up_to_a_number_of_receivers(bench: Bench) -> None:
+    # However few messages name them: each one costs, and the others wait meanwhile.
+    alice = await bench.open("alice")
+    wide = acl([f"nobody-{index}" for index in range(100)]).SerializeToString()
+    one = acl("nobody").SerializeToString()
+    assert alice.submit([wide] * 3, max_receivers=150) == 2
+    assert alice.submit([one] * 3, max_receivers=150) == 3
+    assert alice.submit([b"no message", b""], max_receivers=1) == 1
+    out = await next_out(alice)
+    assert (out.accepted_through, [one.number for one in out.exceptions][-4:]) == (6, [3, 4, 5, 6])
+    assert len(out.exceptions) == 204
+
+
+async def test_session_waits_while_too_many_exceptions_are_not_read(bench: Bench) -> None:
+    alice = await bench.open("alice")
+    wide = acl([f"nobody-{index}" for index in range(100)])
+    submit(alice, *[wide] * (MAX_UNSAID_EXCEPTIONS // 100))
+    await alice.room_to_send()
+    submit(alice, wide)
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        waiting = group.create_task(alice.room_to_send())
+        await asyncio.sleep(0)
+        assert not alice.listening
+        # One frame of them makes room; the message window is not full.
+        assert len((await next_out(alice)).exceptions) == MAX_BATCH_RECEIPTS
+        await waiting
+
+
 async def test_end_lets_go_who_waits_for_room() -> None:
     bench = Bench(send_window_messages=1)
     alice, _ = await bench.open("alice"), await bench.open("bob")
@@ -228,6 +294,18 @@ async def test_probe_hears_any_frame_and_gives_up_an_ended_session_at_once(bench
     assert not await alice.probe(10**9)
 
 
+async def test_silence_of_a_client_that_the_bus_does_not_read_says_nothing_to_a_probe() -> None:
+    bench = Bench(send_window_messages=1)
+    alice, _ = await bench.open("alice"), await bench.open("bob")
+    submit(alice, acl("bob"), acl("bob"))
+    async with asyncio.TaskGroup() as group:
+        group.create_task(alice.room_to_send())
+        await asyncio.sleep(0)
+        assert await alice.probe(0.01)
+        alice.end()
+        assert not await alice.probe(10**9)
+
+
 async def test_superseded_session_delivers_and_settles_nothing_more(bench: Bench) -> None:
     older = await bench.open("bob")
     submit(older, acl("bob", transient=True))
@@ -235,7 +313,7 @@ async def test_superseded_session_delivers_and_settles_nothing_more(bench: Bench
     record = older.record
     older.supersede()
     older.end(None)
-    older.settle(ack_through_tag=1, acks=[1], nacks=[Nack(1, 0.0, "")], in_progress=(), rejects=[(1, "")])
+    older.settle(ack_through_tag=1, acks=[1], nacks=[Nack(1, 0.0, "")], rejects=[(1, "")])
     assert record.mailbox.in_flight == 1
     out = await next_out(older)
     assert (out.notices[0].kind, out.letters) == ("SUPERSEDED", [])

@@ -81,5 +81,20 @@ def test_an_absent_bus_comes_with_the_way_out() -> None:
     assert describe(errors.BusUnreachable("127.0.0.1:50051")) == "No bus at 127.0.0.1:50051. Start one: gagent serve"
 
 
+def test_a_name_that_is_taken_comes_with_the_way_out() -> None:
+    error = errors.AgentAlreadyRegistered("bob@local", "AMS", "a live session holds the name")
+    said = "bob@local: already registered with the AMS (a live session holds the name). Stop it (gagent kill bob) or"
+    assert describe(error) == f"{said} choose another name with --name"
+    assert describe(error, name_setting="GAGENT_NAME") == f"{said} choose another name with GAGENT_NAME"
+
+
+def test_a_silent_agent_that_is_away_comes_with_the_way_to_see_it() -> None:
+    assert describe(errors.AnswerTimeout("bob", 2.0)) == "bob: no answer within 2 s"
+    assert (
+        describe(errors.AnswerTimeout("bob", 2.0, "bob is suspended"))
+        == "bob: no answer within 2 s; bob is suspended. See gagent ps --all"
+    )
+
+
 def test_an_error_without_a_text_has_its_name() -> None:
     assert describe(errors.Unauthorised()) == "Unauthorised"

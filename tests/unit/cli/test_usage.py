@@ -49,6 +49,22 @@ def test_a_bad_settings_file_stops_every_command(gagent: Gagent, command: str) -
     assert error.startswith("gagent.toml: unknown key 'colour'; expected one of: bus, ")
 
 
+def test_an_unknown_variable_is_told_with_the_nearest_known_one(
+    gagent: Gagent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GAGENT_LISTN", "1")
+    monkeypatch.setenv("GAGENT_COLOUR_OF_MONEY", "1")
+    # Those of script agents are known.
+    monkeypatch.setenv("GAGENT_SERVICES", "spell")
+    monkeypatch.setenv("GAGENT_NAME", "bob")
+    code, _, error = gagent("config")
+    assert code == 0
+    assert error.splitlines() == [
+        "GAGENT_COLOUR_OF_MONEY is ignored: no such setting. See them: gagent config",
+        "GAGENT_LISTN is ignored: no such setting. Did you mean GAGENT_LISTEN?",
+    ]
+
+
 @pytest.mark.parametrize("command", ["shout", "request", "ps --loud", "request bob hi --timeout soon", "df"])
 def test_a_command_that_is_not_understood_is_a_usage_error(gagent: Gagent, command: str) -> None:
     code, out, error = gagent(*command.split())
@@ -112,6 +128,5 @@ def test_what_cannot_be_run_is_a_usage_error(gagent: Gagent, arguments: list[str
 def test_a_file_without_a_known_interpreter_is_told_the_other_way(gagent: Gagent) -> None:
     Path("agent.pl").write_text("print 1;")
     code, _, error = gagent("run", "agent.pl")
-    assert code == 1
+    assert code == 2
     assert "gagent run --name agent -- CMD" in error
-    assert error.count("\n") == 1

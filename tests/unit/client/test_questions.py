@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from gagent_grpc.acl.aid import AgentIdentifier
 from gagent_grpc.acl.message import ACLMessage, identifiers
 from gagent_grpc.acl.performative import Performative
 from gagent_grpc.client.questions import Question, Questions
+from gagent_grpc.pb.gagent.v1 import bus_service_pb2
 
 INFORM = int(Performative.INFORM)
+BOB = AgentIdentifier("bob")
 
 
 def asked(questions: Questions, to: str, reply_with: str, conversation_id: str) -> Question:
@@ -47,3 +50,31 @@ async def test_under_one_mark_the_oldest_to_the_sender_is_meant_else_the_oldest(
     questions.discard(second)
     questions.discard(third)
     assert not questions
+
+
+def answer(act: int, in_reply_to: str) -> bus_service_pb2.Delivery:
+    made = bus_service_pb2.Delivery(sequence=1)
+    made.message.acl.performative = act  # type: ignore[assignment]  # [assignment]: also one that is no act.
+    made.message.acl.in_reply_to = in_reply_to
+    return made
+
+
+async def test_an_answer_is_taken_once_and_an_agree_is_not_the_end() -> None:
+    questions = Questions()
+    question = asked(questions, "bob", "1", "1")
+    assert questions.take(answer(Performative.AGREE, "1"), BOB)
+    assert not question.answer.done()
+    assert not questions.take(answer(INFORM, "2"), BOB)
+    assert questions.take(answer(INFORM, "1"), BOB)
+    assert question.answer.result().sender is BOB
+    assert not questions.take(answer(INFORM, "1"), BOB)
+    assert not questions
+
+
+async def test_what_is_no_act_or_comes_in_the_turn_of_giving_up_is_mail() -> None:
+    questions = Questions()
+    question = asked(questions, "bob", "1", "1")
+    assert not questions.take(answer(77, "1"), BOB)
+    question.answer.cancel()
+    assert not questions.take(answer(Performative.AGREE, "1"), BOB)
+    assert not questions.take(answer(INFORM, "1"), BOB)

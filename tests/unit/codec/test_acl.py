@@ -128,7 +128,7 @@ def test_unknown_act_is_refused_with_the_acts_that_there_are(code: int) -> None:
     [
         ("content", 5),
         ("content", "\ud800"),
-        ("language", 5),
+        *((name, 5) for name in PARAMETERS[5:12]),
         ("conversation_id", "\udcff"),
         ("sender", "bob"),
         ("receivers", ("bob",)),

@@ -19,7 +19,7 @@ from gagent_grpc.errors import InvalidArgument
 from gagent_grpc.pb.gagent.v1 import acp_pb2
 from gagent_grpc.pb.gagent.v1 import bus_service_pb2 as pb
 
-CODEC = EnvelopeCodec(BusLimits())
+CODEC = EnvelopeCodec(max_id_bytes=BusLimits().max_id_bytes)
 
 
 def decode(message: pb.BusMessage) -> Envelope:

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from gagent_grpc.acl.descriptions import DFAgentDescription, LifeCycleState
-from gagent_grpc.bus.ports import Store, StoredAgent, StoredKey, StoredMessage, StoredPlatform
+from gagent_grpc.bus.ports import Store, StoredAgent, StoredDescription, StoredKey, StoredMessage, StoredPlatform
 from gagent_grpc.errors import StoreUnavailable
 from gagent_grpc.storage.memory import MemoryStore
 
@@ -21,7 +21,7 @@ async def test_memory_store_keeps_nothing_of_what_it_took() -> None:
 
     state = LifeCycleState.ACTIVE
     store.put_agent(StoredAgent("bob", "", "", state, state, False, 1, True, 1, b"", 1.0))
-    store.put_description(DFAgentDescription(name="bob"), 1.0)
+    store.put_description(StoredDescription(DFAgentDescription(name="bob"), 1.0, 31.0))
     assert [store.accept(message(1)), store.accept(message(2))] == [1, 2]
     store.mark_attempts("bob", [(1, 1)])
     store.settle("bob", 1, StoredKey("alice@local", "m-1", "bob", b"d", 2.0))

@@ -89,6 +89,7 @@ class AmsServiceServicer(object):
 
     def SearchAgents(self, request, context):
         """Returns the agents that match a template, oldest registration first. Ephemeral ones only when asked for by name.
+        RESOURCE_EXHAUSTED when they do not fit a response; the text says how many do.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

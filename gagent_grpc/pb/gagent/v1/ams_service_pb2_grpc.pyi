@@ -42,7 +42,9 @@ class AmsServiceStub:
     PERMISSION_DENIED for another agent's.
     """
     SearchAgents: _grpc.UnaryUnaryMultiCallable[_ams_service_pb2.SearchAgentsRequest, _ams_service_pb2.SearchAgentsResponse]
-    """Returns the agents that match a template, oldest registration first. Ephemeral ones only when asked for by name."""
+    """Returns the agents that match a template, oldest registration first. Ephemeral ones only when asked for by name.
+    RESOURCE_EXHAUSTED when they do not fit a response; the text says how many do.
+    """
     SuspendAgent: _grpc.UnaryUnaryMultiCallable[_ams_service_pb2.SuspendAgentRequest, _ams_service_pb2.SuspendAgentResponse]
     """Suspends an agent: its mail waits, searches skip it. Suspending it again changes nothing. NOT_FOUND for an unknown
     name, FAILED_PRECONDITION for an agent that is not active, waiting or lost.
@@ -68,7 +70,9 @@ class AmsServiceAsyncStub(AmsServiceStub):
     PERMISSION_DENIED for another agent's.
     """
     SearchAgents: _aio.UnaryUnaryMultiCallable[_ams_service_pb2.SearchAgentsRequest, _ams_service_pb2.SearchAgentsResponse]  # type: ignore[assignment]
-    """Returns the agents that match a template, oldest registration first. Ephemeral ones only when asked for by name."""
+    """Returns the agents that match a template, oldest registration first. Ephemeral ones only when asked for by name.
+    RESOURCE_EXHAUSTED when they do not fit a response; the text says how many do.
+    """
     SuspendAgent: _aio.UnaryUnaryMultiCallable[_ams_service_pb2.SuspendAgentRequest, _ams_service_pb2.SuspendAgentResponse]  # type: ignore[assignment]
     """Suspends an agent: its mail waits, searches skip it. Suspending it again changes nothing. NOT_FOUND for an unknown
     name, FAILED_PRECONDITION for an agent that is not active, waiting or lost.
@@ -109,7 +113,9 @@ class AmsServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _ams_service_pb2.SearchAgentsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_ams_service_pb2.SearchAgentsResponse, _abc.Awaitable[_ams_service_pb2.SearchAgentsResponse]]:
-        """Returns the agents that match a template, oldest registration first. Ephemeral ones only when asked for by name."""
+        """Returns the agents that match a template, oldest registration first. Ephemeral ones only when asked for by name.
+        RESOURCE_EXHAUSTED when they do not fit a response; the text says how many do.
+        """
 
     @_abc_1.abstractmethod
     def SuspendAgent(

@@ -294,9 +294,11 @@ class Hello(_message.Message):
     resume_token: _builtins.str
     """Token from the `welcome` of an earlier session: takes that session over at once. Empty: none."""
     ephemeral: _builtins.bool
-    """The name ends by itself when no session has been open for `resume_grace`."""
+    """The name ends by itself when no session has been open for `resume_grace`. Decided when the name is registered: a later
+    hello without it makes the name stay, and one with it does not make a name end that was to stay.
+    """
     ownership: _builtins.str
-    """Who owns the agent, in words of the owner; shown by the AMS. Empty: not said."""
+    """Who owns the agent, in words of the owner, at most 1,000 characters; shown by the AMS. Empty: not said."""
     client_software: _builtins.str
     """Software of the client, such as `gagent-python/0.1`; for the log of the bus."""
     @_builtins.property
@@ -601,7 +603,7 @@ class BusMessage(_message.Message):
     id: _builtins.str
     """Identity, unique for the sender, at most 128 bytes; a UUID is a good one. Sending the same id with the same body to
     the same receiver again is DUPLICATE, with another body INVALID. Empty: the bus makes one, and no repetition is
-    recognised.
+    recognised; nor is one of `anonymous`, which is many senders whose ids are not unique among them.
     """
     priority: _acp_pb2.Priority.ValueType
     """Urgency. Unset: normal. Order is kept among messages of one urgency."""
@@ -983,7 +985,9 @@ class SendRequest(_message.Message):
     MESSAGES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___BusMessage]:
-        """The messages, in order; at most as many as the send window of a session has, else INVALID_ARGUMENT."""
+        """The messages, in order; at most as many as the send window of a session has, and at most 10,000 receivers in all,
+        else INVALID_ARGUMENT.
+        """
 
     def __init__(
         self,

@@ -69,7 +69,8 @@ class BusServiceServicer(object):
 
     def Send(self, request, context):
         """Sends 1..n messages without a session. The status is OK whatever the receipts say; another status means that no
-        receipt exists.
+        receipt exists, and that the bus refused the call before it took anything, unless the connection or the deadline
+        ended it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

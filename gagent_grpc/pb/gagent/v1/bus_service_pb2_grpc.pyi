@@ -45,7 +45,8 @@ class BusServiceStub:
     """
     Send: _grpc.UnaryUnaryMultiCallable[_bus_service_pb2.SendRequest, _bus_service_pb2.SendResponse]
     """Sends 1..n messages without a session. The status is OK whatever the receipts say; another status means that no
-    receipt exists.
+    receipt exists, and that the bus refused the call before it took anything, unless the connection or the deadline
+    ended it.
     """
 
 @_typing.type_check_only
@@ -65,7 +66,8 @@ class BusServiceAsyncStub(BusServiceStub):
     """
     Send: _aio.UnaryUnaryMultiCallable[_bus_service_pb2.SendRequest, _bus_service_pb2.SendResponse]  # type: ignore[assignment]
     """Sends 1..n messages without a session. The status is OK whatever the receipts say; another status means that no
-    receipt exists.
+    receipt exists, and that the bus refused the call before it took anything, unless the connection or the deadline
+    ended it.
     """
 
 class BusServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -94,7 +96,8 @@ class BusServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_bus_service_pb2.SendResponse, _abc.Awaitable[_bus_service_pb2.SendResponse]]:
         """Sends 1..n messages without a session. The status is OK whatever the receipts say; another status means that no
-        receipt exists.
+        receipt exists, and that the bus refused the call before it took anything, unless the connection or the deadline
+        ended it.
         """
 
 def add_BusServiceServicer_to_server(servicer: BusServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

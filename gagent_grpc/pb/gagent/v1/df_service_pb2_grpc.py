@@ -75,7 +75,7 @@ class DfServiceServicer(object):
 
     def SearchDescriptions(self, request, context):
         """Returns descriptions that match a template, oldest registration first. Agents that are suspended, or that the bus
-        has no session of, never match.
+        has no session of, never match. RESOURCE_EXHAUSTED when they do not fit a response; the text says how many do.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -43,7 +43,7 @@ class DfServiceStub:
     """Removes an agent's description. NOT_FOUND when it has none, PERMISSION_DENIED for another agent's."""
     SearchDescriptions: _grpc.UnaryUnaryMultiCallable[_df_service_pb2.SearchDescriptionsRequest, _df_service_pb2.SearchDescriptionsResponse]
     """Returns descriptions that match a template, oldest registration first. Agents that are suspended, or that the bus
-    has no session of, never match.
+    has no session of, never match. RESOURCE_EXHAUSTED when they do not fit a response; the text says how many do.
     """
 
 @_typing.type_check_only
@@ -61,7 +61,7 @@ class DfServiceAsyncStub(DfServiceStub):
     """Removes an agent's description. NOT_FOUND when it has none, PERMISSION_DENIED for another agent's."""
     SearchDescriptions: _aio.UnaryUnaryMultiCallable[_df_service_pb2.SearchDescriptionsRequest, _df_service_pb2.SearchDescriptionsResponse]  # type: ignore[assignment]
     """Returns descriptions that match a template, oldest registration first. Agents that are suspended, or that the bus
-    has no session of, never match.
+    has no session of, never match. RESOURCE_EXHAUSTED when they do not fit a response; the text says how many do.
     """
 
 class DfServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -94,7 +94,7 @@ class DfServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_df_service_pb2.SearchDescriptionsResponse, _abc.Awaitable[_df_service_pb2.SearchDescriptionsResponse]]:
         """Returns descriptions that match a template, oldest registration first. Agents that are suspended, or that the bus
-        has no session of, never match.
+        has no session of, never match. RESOURCE_EXHAUSTED when they do not fit a response; the text says how many do.
         """
 
 def add_DfServiceServicer_to_server(servicer: DfServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gagent_grpc.cli import options
+from gagent_grpc.cli.exits import SEE_ALL
 from gagent_grpc.cli.output import message_to_json, note, print_content, print_json, printable
 
 if TYPE_CHECKING:
@@ -116,15 +117,20 @@ async def _request(
 ) -> Any:
     import asyncio
 
+    from gagent_grpc.client.ams import why_no_answer
+
     async with _visitor(settings) as agent:
         await _until_active(agent, to, wait_for)
         asking = asyncio.ensure_future(
             agent.request(to, content, performative=act, timeout=settings.answer_timeout, **parameters)
         )
         try:
-            if sys.stderr.isatty() and not (await asyncio.wait({asking}, timeout=NOTE_AFTER_S))[0]:
-                note(f"Waiting for {printable(to)}, {settings.answer_timeout:g} s at most ...")
-            return await asking
+            with _sizes_told(to):
+                if sys.stderr.isatty() and not (await asyncio.wait({asking}, timeout=NOTE_AFTER_S))[0]:
+                    note(f"Waiting for {printable(to)}, {settings.answer_timeout:g} s at most ...")
+                    if why := await why_no_answer(agent.ams, to):
+                        note(f"{printable(why)}. {SEE_ALL}")
+                return await asking
         finally:
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
@@ -140,8 +146,9 @@ async def _send(
     async with _visitor(settings) as agent:
         await _until_active(agent, to, wait_for)
         try:
-            async with asyncio.timeout(settings.call_timeout):
-                receipts = await agent.send(to, act, content, **parameters)
+            with _sizes_told(to):
+                async with asyncio.timeout(settings.call_timeout):
+                    receipts = await agent.send(to, act, content, **parameters)
         except TimeoutError:
             raise AnswerTimeout(f"receipt for {to}", settings.call_timeout) from None
     return receipts[0].outcome.name if receipts else "ACCEPTED"
@@ -167,6 +174,21 @@ async def _visitor(settings: Settings) -> AsyncIterator[Agent]:
         finally:
             # Whoever still answers hears at once that nobody is there.
             await agent.aclose(deregister=True)
+
+
+@contextlib.contextmanager
+def _sizes_told(to: str) -> Iterator[None]:
+    """Have a message that is too large refused like any other that is not delivered.
+
+    Raises:
+        DeliveryRefused: It is.
+    """
+    from gagent_grpc.errors import DeliveryRefused, MessageTooLarge
+
+    try:
+        yield
+    except MessageTooLarge as error:
+        raise DeliveryRefused("TOO_LARGE", to, f"{error}; send less, or a reference") from error
 
 
 async def _until_active(agent: Agent, to: str, seconds: float) -> None:

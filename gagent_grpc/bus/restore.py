@@ -1,0 +1,121 @@
+"""What a store held becomes agents, mail and DF entries again, once, at the start.
+
+Owns: what is taken over and what of it is flagged or left behind. Leaves to others: reading a store (`storage`), and
+everything that happens later (`bus.platform`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from gagent_grpc.acl.descriptions import LifeCycleState
+from gagent_grpc.bus.ams import AgentManagementSystem, AgentRecord
+from gagent_grpc.bus.dedupe import Dedupe
+from gagent_grpc.bus.df import DirectoryFacilitator
+from gagent_grpc.bus.mailbox import Letter, Mailbox
+from gagent_grpc.bus.ports import Clock, Codec, Store, StoredAgent, StoredMessage, StoredPlatform
+from gagent_grpc.bus.router import Router
+from gagent_grpc.errors import BusError, InvalidArgument
+
+_log = logging.getLogger(__name__)
+
+
+def restore(
+    stored: StoredPlatform,
+    *,
+    ams: AgentManagementSystem,
+    df: DirectoryFacilitator,
+    router: Router,
+    dedupe: Dedupe,
+    store: Store,
+    codec: Codec,
+    clock: Clock,
+    new_mailbox: Callable[[int], Mailbox],
+) -> None:
+    """Take over what the store held. After an unclean stop what may have been delivered is flagged.
+
+    What cannot be read stays in the store for the version of the bus that can; a DF entry whose lease has ended goes.
+
+    Args:
+        stored: What `Store.open` returned.
+        ams: Gets the agents.
+        df: Gets the entries, with what is left of their leases.
+        router: Gets the mail.
+        dedupe: Gets the keys of settled messages.
+        store: Where it comes from.
+        codec: Reads the messages.
+        clock: Says which leases have ended.
+        new_mailbox: Makes a mailbox whose next sequence is the number given.
+    """
+    may_be_doubled: set[AgentRecord] = set()
+    newly_flagged: dict[str, list[tuple[int, int]]] = {}
+    for agent in stored.agents:
+        record = _record(agent, ams.platform, new_mailbox(agent.next_sequence))
+        # A store does not say when the session ended, so the grace of an ephemeral name starts anew.
+        record.detached_at = clock.monotonic()
+        ams.add(record)
+        if agent.attached and not stored.clean:
+            may_be_doubled.add(record)
+    for key in stored.keys:
+        dedupe.settled((key.sender, key.key, key.receiver), key.digest, key.settled_at)
+    for message in stored.messages:
+        receiver = ams.find(message.receiver)
+        if receiver is None:
+            _log.warning("mail without an agent is left in the store: %s, %d", message.receiver, message.sequence)
+            continue
+        receiver.mailbox.next_sequence = max(receiver.mailbox.next_sequence, message.sequence + 1)
+        letter = _letter(message, codec)
+        if letter is not None:
+            letter.redelivered = letter.envelope.resend or message.attempt > 0 or receiver in may_be_doubled
+            router.restore(receiver, letter)
+            if receiver in may_be_doubled and not message.attempt:
+                newly_flagged.setdefault(receiver.name, []).append((message.sequence, 1))
+    # Before anything else is written: that a session was open is soon overwritten, and a second stop would find no reason
+    # for the flags.
+    for receiver_name, attempts in newly_flagged.items():
+        store.mark_attempts(receiver_name, attempts)
+    now = clock.time()
+    for entry in stored.descriptions:
+        name = entry.description.name
+        if name is None or ams.find(name) is None:
+            continue
+        try:
+            if not df.restore(entry, now=now):
+                store.remove_description(name)
+        except BusError as error:
+            _log.error("the DF entry of %s is left in the store: %s", name, error)
+    _log.info(
+        "store opened after %s stop: %d agents, %d messages, %d DF entries",
+        "a clean" if stored.clean else "an unclean",
+        len(ams),
+        len(stored.messages),
+        len(df),
+    )
+
+
+def _record(agent: StoredAgent, platform: str, mailbox: Mailbox) -> AgentRecord:
+    record = AgentRecord(
+        agent.name, platform, principal=agent.principal, mailbox=mailbox, registered_at=agent.registered_at
+    )
+    record.ownership = agent.ownership
+    record.state = agent.state if agent.state is not LifeCycleState.ACTIVE else LifeCycleState.UNKNOWN
+    record.resume_to = agent.resume_to
+    record.ephemeral = agent.ephemeral
+    record.generation = agent.generation
+    record.resume_digest = agent.resume_digest
+    return record
+
+
+def _letter(message: StoredMessage, codec: Codec) -> Letter | None:
+    try:
+        envelope = codec.decode(message.payload)
+    except InvalidArgument as error:
+        # Not handled: another version of the bus, or another limit, took it. It is there for that one.
+        _log.error(
+            "mail that cannot be read is left in the store: %s, %d (%s)", message.receiver, message.sequence, error
+        )
+        return None
+    letter = Letter(message.sequence, envelope, message.sender, message.message_id, message.via, message.accepted_at)
+    letter.attempt = message.attempt
+    return letter
