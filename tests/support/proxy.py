@@ -20,6 +20,7 @@ class Proxy:
         self._passed = {"in": asyncio.Event(), "out": asyncio.Event()}
         self.speak()
         self._admitting = True
+        self._closed = False
         self._connected = asyncio.Event()
         self._held = asyncio.Event()
 
@@ -93,11 +94,17 @@ class Proxy:
         writer.transport.abort()
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._closed:
+            writer.transport.abort()
+            return
         task = asyncio.create_task(self._serve(reader, writer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        # Also of a task that is cancelled before its first step.
+        task.add_done_callback(lambda _: writer.transport.abort())
 
     async def aclose(self, server: asyncio.Server) -> None:
+        self._closed = True
         server.close()
         for task in list(self._tasks):
             task.cancel()

@@ -93,7 +93,7 @@ def test_no_answer_in_time_is_exit_code_4(town: Place, asked: str) -> None:
 @pytest.mark.parametrize("command", ["request", "send"])
 def test_a_message_over_the_limit_is_told_with_the_way_out(town: Place, command: str) -> None:
     done = town.gagent(command, "oracle", "-", text="x" * 2_000_000)
-    assert (done.returncode, done.stdout) == (3, "")
+    assert (done.returncode, done.stdout) == (3, ""), done.stderr
     assert done.stderr.startswith("oracle: TOO_LARGE. The message has 2,000,")
     assert done.stderr.endswith(" bytes encoded, the limit is 1,000,000; send less, or a reference\n")
 

@@ -315,7 +315,7 @@ async def test_a_bus_that_is_restarted_finds_its_agents_again_with_mail_and_orde
             for number in range(10):
                 await alice.send("bob", "inform", str(number))
             await begun.wait()
-        assert not bob.connected
+        await until(lambda: not bob.connected)
         later = asyncio.create_task(alice.send("bob", "inform", "10"))
         searching = asyncio.create_task(alice.df.search("x"))
         async with running_bus(SqliteStore(tmp_path / "bus.db"), listen=address, limits=limits) as bus:
@@ -341,8 +341,8 @@ async def test_a_bus_that_lost_everything_gets_the_name_and_the_offer_again(inbo
             bob.on()(inbox)
             await stack.enter_async_context(bob)
             await bob.df.register("late")
-        async with running_bus(listen=address, limits=BusLimits(drain_grace=1.0)):
-            await until(lambda: bob.connected)
+        async with running_bus(listen=address, limits=BusLimits(drain_grace=1.0)) as bus:
+            await until(lambda: bus.platform.ams.find("bob") is not None and bob.connected)
             assert [one.name for one in await bob.df.search("late")] == ["bob@local"]
             await bob.df.deregister()
             await bob.send("bob", "inform", "hi")

@@ -212,7 +212,7 @@ class ServiceDescription(_message.Message):
     name: _builtins.str
     """Name of the service. Unset on registration: the service type is the name."""
     service_type: _builtins.str
-    """Type of the service, such as `summarise`; what searches and `role:` addresses name. Mandatory on registration."""
+    """Type of the service, such as `summarise`; what searches name. Mandatory on registration."""
     ownership: _builtins.str
     """Owner of the service."""
     @_builtins.property
