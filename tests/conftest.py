@@ -7,7 +7,6 @@ import logging
 from collections.abc import AsyncIterator
 
 import pytest
-import structlog
 
 
 @pytest.fixture(autouse=True)
@@ -26,8 +25,3 @@ async def _nothing_left(caplog: pytest.LogCaptureFixture) -> AsyncIterator[None]
         if record.levelno >= logging.ERROR and record.name.partition(".")[0] in {"asyncio", "grpc"}
     ]
     assert not loud, f"errors that nobody handled: {loud}"
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _quiet_log() -> None:
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))

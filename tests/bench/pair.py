@@ -41,7 +41,6 @@ def bus_process(pipe: Connection) -> None:
         from gagent_grpc import MemoryStore, open_bus
         from gagent_grpc.server.process import tune_collector
 
-        _quiet()
         # As `gagent serve` does.
         tune_collector()
         async with open_bus(MemoryStore()) as bus:
@@ -55,10 +54,10 @@ def bus_receiver(address: str, pipe: Connection) -> None:
     async def main() -> None:
         from gagent_grpc import ACLMessage, Agent, AgentIdentifier, Performative
 
-        _quiet()
         agent = Agent("receiver", bus=address)
         done = asyncio.Event()
         credit = ACLMessage(Performative.CONFIRM, receivers=(AgentIdentifier("sender"),))
+        credits: list[asyncio.Task[Any]] = []
         left = 0
 
         @agent.on("inform")
@@ -67,7 +66,8 @@ def bus_receiver(address: str, pipe: Connection) -> None:
             _read(message.sender.name, message.performative, message.content, message.conversation_id)
             left -= 1
             if left % CREDIT == 0:
-                await agent.send_message(credit)
+                # In a task of its own: the next messages need not wait for the receipt of this one.
+                credits.append(asyncio.create_task(agent.send_message(credit)))
             if left == 0:
                 done.set()
 
@@ -78,6 +78,8 @@ def bus_receiver(address: str, pipe: Connection) -> None:
                 pipe.send("go")
                 await done.wait()
                 pipe.send(time.perf_counter())
+                await asyncio.gather(*credits)
+                credits.clear()
 
     _loop_runner()(main())
 
@@ -96,7 +98,6 @@ def bus_sender(address: str, pipe: Connection) -> None:
     async def main() -> None:
         from gagent_grpc import Agent, AgentIdentifier
 
-        _quiet()
         to = (AgentIdentifier("receiver"),)
         agent = Agent("sender", bus=address)
         credits_left = asyncio.Semaphore(AHEAD)
@@ -219,14 +220,6 @@ def relay_sender(address: str, pipe: Connection) -> None:
 def _read(sender: str, performative: int, content: Any, conversation_id: Any) -> None:
     if len(content) != len(CONTENT) or conversation_id != "bench" or not sender or not performative:
         raise SystemExit("a message came out wrong")
-
-
-def _quiet() -> None:
-    import logging
-
-    import structlog
-
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
 
 
 class Trio:
