@@ -57,7 +57,7 @@ def bus_receiver(address: str, pipe: Connection) -> None:
         agent = Agent("receiver", bus=address)
         done = asyncio.Event()
         credit = ACLMessage(Performative.CONFIRM, receivers=(AgentIdentifier("sender"),))
-        credits: list[asyncio.Task[Any]] = []
+        granted: list[asyncio.Task[Any]] = []
         left = 0
 
         @agent.on("inform")
@@ -67,7 +67,7 @@ def bus_receiver(address: str, pipe: Connection) -> None:
             left -= 1
             if left % CREDIT == 0:
                 # In a task of its own: the next messages need not wait for the receipt of this one.
-                credits.append(asyncio.create_task(agent.send_message(credit)))
+                granted.append(asyncio.create_task(agent.send_message(credit)))
             if left == 0:
                 done.set()
 
@@ -78,8 +78,8 @@ def bus_receiver(address: str, pipe: Connection) -> None:
                 pipe.send("go")
                 await done.wait()
                 pipe.send(time.perf_counter())
-                await asyncio.gather(*credits)
-                credits.clear()
+                await asyncio.gather(*granted)
+                granted.clear()
 
     _loop_runner()(main())
 
