@@ -26,12 +26,13 @@ if TYPE_CHECKING:
     )
     from gagent_grpc.acl.message import ACLMessage
     from gagent_grpc.acl.performative import Performative
+    from gagent_grpc.client.admin import AdminClient, BusStats, DeadLetter, Redriven
     from gagent_grpc.client.agent import Agent
     from gagent_grpc.client.ams import AgentEntry
     from gagent_grpc.client.message import Receipt, Received
     from gagent_grpc.client.operator import Operator
     from gagent_grpc.config import BusLimits, ClientLimits
-    from gagent_grpc.envelope import Outcome, Priority, Report
+    from gagent_grpc.envelope import DeadReason, OnReceiverLost, Outcome, Priority, Report
     from gagent_grpc.errors import (
         AgentAlreadyRegistered,
         AgentNotRegistered,
@@ -78,12 +79,13 @@ _HOMES = {
     ],
     "gagent_grpc.acl.message": ["ACLMessage"],
     "gagent_grpc.acl.performative": ["Performative"],
+    "gagent_grpc.client.admin": ["AdminClient", "BusStats", "DeadLetter", "Redriven"],
     "gagent_grpc.client.agent": ["Agent"],
     "gagent_grpc.client.ams": ["AgentEntry"],
     "gagent_grpc.client.message": ["Receipt", "Received"],
     "gagent_grpc.client.operator": ["Operator"],
     "gagent_grpc.config": ["BusLimits", "ClientLimits"],
-    "gagent_grpc.envelope": ["Outcome", "Priority", "Report"],
+    "gagent_grpc.envelope": ["DeadReason", "OnReceiverLost", "Outcome", "Priority", "Report"],
     "gagent_grpc.errors": [
         "AgentAlreadyRegistered",
         "AgentNotRegistered",
@@ -121,6 +123,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [
     "ACLMessage",
     "AMSAgentDescription",
+    "AdminClient",
     "Agent",
     "AgentAlreadyRegistered",
     "AgentEntry",
@@ -131,11 +134,14 @@ __all__ = [
     "BusDraining",
     "BusError",
     "BusLimits",
+    "BusStats",
     "BusUnreachable",
     "ClientLimits",
     "ConfigurationError",
     "ConversationFailed",
     "DFAgentDescription",
+    "DeadLetter",
+    "DeadReason",
     "DeliveryRefused",
     "FailureFromAgent",
     "InvalidArgument",
@@ -146,6 +152,7 @@ __all__ = [
     "MessageTooLarge",
     "MissingParameter",
     "NotUnderstoodByAgent",
+    "OnReceiverLost",
     "Operator",
     "Outcome",
     "Performative",
@@ -154,6 +161,7 @@ __all__ = [
     "Property",
     "Receipt",
     "Received",
+    "Redriven",
     "RefusedByAgent",
     "Report",
     "ScriptError",

@@ -64,6 +64,16 @@ class BusLimits:
     """Seconds that mail waits for an agent that does not come."""
     max_deliveries: int = 5
     """Deliveries of one message before it is given up."""
+    dead_letters: int = 10_000
+    """Dead letters that are kept at most; beyond that the oldest one goes."""
+    dead_letter_bytes: int = 64 * MIB
+    """Bytes of dead letters that are kept at most; one is always kept."""
+    dead_letter_ttl: float = 30 * 86_400.0
+    """Seconds that a dead letter is kept."""
+    urgent_messages: int = 16
+    """Urgent deliveries that may go out beyond a full window."""
+    owed_answers: int = 10_000
+    """Answers of one agent that the bus watches over; beyond that the oldest one is left to the requester's time-out."""
     heartbeat_interval: float = 15.0
     """Seconds between heartbeats; after three silent ones a session is lost."""
     missed_heartbeats: int = 3
@@ -103,8 +113,11 @@ class ClientLimits:
     write_timeout: float = 10.0
     """Seconds that one write to the bus may take before the connection counts as lost."""
     max_queued_bytes: int = 16 * MIB
-    """Bytes of messages without a receipt beyond which `send` waits."""
+    """Bytes of messages without a receipt beyond which `send` waits. `send_all` has a quarter as much wait for one receiver
+    that has no room, and as much for all of these together, beside it."""
+    answer_patience: float = 30.0
+    """Seconds that what a handler returned waits for room at whoever asked, before the handler counts as failed."""
     retry_delay: float = 1.0
     """Seconds before a message comes again whose handler raised; doubles with each attempt, up to 60."""
     handled_ids: int = 20_000
-    """Handled messages that are remembered, so that a redelivery does not run a handler again."""
+    """Handled messages that are remembered at least, so that a redelivery does not run a handler again; up to twice as many."""

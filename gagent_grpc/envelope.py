@@ -6,6 +6,8 @@ Owns: the names of these facts. Filled by `codec`; read by `bus` and `storage`. 
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
+from typing import Any
 
 
 class Priority(enum.IntEnum):
@@ -26,6 +28,15 @@ class Report(enum.IntEnum):
     RECEIPT = 1
     RECEIPT_LAZY = 2
     FAILURE_MESSAGE = 3
+
+
+class OnReceiverLost(enum.IntEnum):
+    """What happens when a receiver is lost while it owes an answer; the values are those of the wire."""
+
+    FAIL = 1
+    """The bus answers `failure` in its place and withdraws the message."""
+    WAIT = 2
+    """The message waits for the receiver, until its reply-by."""
 
 
 class Outcome(enum.IntEnum):
@@ -60,6 +71,16 @@ _RETRYABLE = frozenset(
 )
 
 
+class DeadReason(enum.IntEnum):
+    """Why a message that was accepted was given up; the values are those of the wire."""
+
+    MAX_DELIVERIES = 1
+    REJECTED = 2
+    EXPIRED = 3
+    DEREGISTERED = 4
+    RECEIVER_LOST = 5
+
+
 class Envelope:
     """One message on its way. No field is set again once `codec` has filled it.
 
@@ -70,12 +91,17 @@ class Envelope:
         "conversation_id",
         "digest",
         "expires_at",
+        "hold_order",
         "id",
         "in_reply_to",
+        "on_receiver_lost",
         "payload",
         "performative",
         "priority",
         "protocol",
+        "read_flow",
+        "reply_by",
+        "reply_to",
         "reply_with",
         "report",
         "resend",
@@ -96,14 +122,34 @@ class Envelope:
     conversation_id: str
     reply_with: str
     in_reply_to: str
-    """These four are "" when absent."""
+    """These four are "" when absent. They, `reply_to` and `reply_by` are read when one of them is first asked for."""
+    reply_to: tuple[str, ...]
+    """Names of those whom the answer goes to; empty for the sender."""
+    reply_by: float
+    """When an answer stops being of use, in Unix seconds; 0.0 for never."""
     expires_at: float
     """When it stops being of use, in Unix seconds; 0.0 for never."""
     priority: int
     transient: bool
     resend: bool
     report: int
+    hold_order: bool
+    """Once it was refused for a passing reason, later ones of its session to that receiver wait for it."""
+    on_receiver_lost: int
+    """0 for what goes by the act."""
     digest: bytes
     """Hash of the body: the same for a repetition, another for another message."""
+    read_flow: Callable[[Envelope], None]
+    """Fills in the parameters of a conversation."""
     payload: bytes
     """The encoded `BusMessage`, exactly as it came."""
+
+    def __getattr__(self, name: str) -> Any:
+        # Called for a slot that is not filled yet, and for nothing else.
+        if name not in _FLOW:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        self.read_flow(self)
+        return getattr(self, name)
+
+
+_FLOW = frozenset({"protocol", "conversation_id", "reply_with", "in_reply_to", "reply_to", "reply_by"})

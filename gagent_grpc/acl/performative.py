@@ -60,15 +60,16 @@ class Performative(enum.IntEnum):
         Raises:
             UnknownPerformative: No act has this code; 0 means that the performative is absent.
         """
-        found = _BY_CODE.get(code)
+        found = ACTS_BY_CODE.get(code)
         if found is None:
-            raise UnknownPerformative(code, f"1 to {len(_BY_CODE)} ({EXPECTED})")
+            raise UnknownPerformative(code, f"1 to {len(ACTS_BY_CODE)} ({EXPECTED})")
         return found
 
 
 _TEXTS = {act: act.name.lower().replace("_", "-") for act in Performative}
 _BY_TEXT = {text: act for act, text in _TEXTS.items()}
-_BY_CODE = {int(act): act for act in Performative}
+ACTS_BY_CODE = {int(act): act for act in Performative}
+"""The acts by their FIPA codes."""
 EXPECTED = ", ".join(_BY_TEXT)
 """The 22 acts, for error texts."""
 
@@ -83,6 +84,7 @@ EXPECTS_ANSWER = frozenset(
         Performative.PROPOSE,
         Performative.SUBSCRIBE,
         Performative.PROXY,
+        Performative.PROPAGATE,
     }
 )
 """Acts whose sender waits for an answer (the initiating acts of the interaction protocols, SC00026 to SC00036)."""

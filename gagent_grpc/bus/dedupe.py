@@ -6,10 +6,14 @@ were settled. Leaves to others: writing them down (a store).
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import deque
 
 Key = tuple[str, str, str]
 """Sender as stamped, id as the sender gave it, receiver."""
+
+
+_Settled = tuple[bytes, float, Key]
+"""Body hash, when it was settled in Unix seconds, and the key itself."""
 
 
 class Dedupe:
@@ -18,42 +22,39 @@ class Dedupe:
     def __init__(self, *, window: float, rows: int) -> None:
         self._window = window
         self._rows = rows
-        self._kept: dict[Key, bytes] = {}
-        # Ordered, since the first key of a plain dictionary gets dearer to find with each one deleted before it.
-        self._settled: OrderedDict[Key, tuple[bytes, float]] = OrderedDict()
+        # One table for both, since every message passes it four times: a body hash while the message is kept, and what
+        # stands in `_settled` afterwards.
+        self._known: dict[Key, bytes | _Settled] = {}
+        self._settled: deque[_Settled] = deque()
 
     def __len__(self) -> int:
-        return len(self._kept) + len(self._settled)
+        return len(self._known)
 
     def find(self, key: Key) -> bytes | None:
         """Return the body hash under which ``key`` was accepted; None when it was not, or is forgotten."""
-        digest = self._kept.get(key)
-        if digest is not None:
-            return digest
-        settled = self._settled.get(key)
-        return settled[0] if settled is not None else None
+        known = self._known.get(key)
+        return known[0] if isinstance(known, tuple) else known
 
     def accepted(self, key: Key, digest: bytes) -> None:
         """Remember an accepted message for as long as it is kept."""
-        self._kept[key] = digest
+        self._known[key] = digest
 
     def settled(self, key: Key, digest: bytes, now: float) -> None:
         """Remember a message that is no longer kept, for the window."""
-        self._kept.pop(key, None)
-        # Taken out first, since a key that is written again would keep its old place in the order.
-        self._settled.pop(key, None)
-        self._settled[key] = (digest, now)
+        known = self._known[key] = (digest, now, key)
+        self._settled.append(known)
         if len(self._settled) > self._rows:
-            self._settled.popitem(last=False)
+            self._forget()
 
     def forget_old(self, now: float) -> float:
         """Forget what was settled before the window; return that time."""
         before = now - self._window
-        old = []
-        for key, (_, settled_at) in self._settled.items():
-            if settled_at >= before:
-                break
-            old.append(key)
-        for key in old:
-            del self._settled[key]
+        while self._settled and self._settled[0][1] < before:
+            self._forget()
         return before
+
+    def _forget(self) -> None:
+        oldest = self._settled.popleft()
+        # Not when it was accepted, or settled, once more since then.
+        if self._known.get(oldest[2]) is oldest:
+            del self._known[oldest[2]]

@@ -1,8 +1,8 @@
 """The mailbox of one agent: bounded, in order, with what is delivered kept until it is settled.
 
-Owns: queues by urgency, deliveries in flight, lanes that are held after a nack, the bounds. Leaves to others: what is
-durable (a store), who may read (the session that holds the newest generation), what becomes of mail that is given up.
-Pure: no loop and no clock; times are given by the caller.
+Owns: queues by urgency, deliveries in flight, lanes that are held after a nack, the bounds, and that no sender takes all
+of it. Leaves to others: what is durable (a store), who may read (the session that holds the newest generation), what
+becomes of mail that is given up. Pure: no loop and no clock; times are given by the caller.
 """
 
 from __future__ import annotations
@@ -12,10 +12,18 @@ import math
 from collections import deque
 from collections.abc import Iterator, Mapping
 
+from gagent_grpc.bus.queue import FairQueue
 from gagent_grpc.envelope import Envelope, Priority
 
 RESERVE_SHARE = 4
 """Part of a bound on bytes, of one mailbox or of all together, that notices of the platform may take beside it."""
+_OTHERS_SHARE = 16
+"""Part of a mailbox's bounds, beside them, that is kept for senders who have little in it; a sender who filled it all, or
+many at once, then keeps nobody out at once."""
+_LITTLE_SHARE = 8
+"""Part of that part that one sender may take of it; at least one message."""
+_URGENT_BYTES = 256 * 1024
+"""What urgent deliveries may take beyond a full window, in bytes."""
 
 
 class Letter:
@@ -23,9 +31,9 @@ class Letter:
 
     __slots__ = (
         "accepted_at",
+        "account",
         "attempt",
         "envelope",
-        "in_reserve",
         "message_id",
         "redelivered",
         "sender",
@@ -47,14 +55,19 @@ class Letter:
         """Address that led here when it was not the receiver's own."""
         self.accepted_at = accepted_at
         """Unix seconds."""
+        self.account: Account | None = None
+        """What its sender has in the mailbox; None for a notice of the platform."""
         self.attempt = 0
         """Deliveries so far."""
         self.redelivered = envelope.resend
         """It may have been delivered before."""
         self.tag = 0
         """Number of the delivery in the present session; 0 while not in flight."""
-        self.in_reserve = False
-        """It is a notice of the platform, and counts against the reserve and not against the mailbox's bound."""
+
+    @property
+    def in_reserve(self) -> bool:
+        """Whether it is a notice of the platform, which counts against the reserve and not against the mailbox's bound."""
+        return self.account is None
 
     @property
     def size(self) -> int:
@@ -65,6 +78,17 @@ class Letter:
     def lane(self) -> tuple[str, str]:
         """Messages with the same lane are never delivered out of order."""
         return (self.sender, self.envelope.conversation_id)
+
+
+class Account:
+    """What one sender has in a mailbox, what is being written included."""
+
+    __slots__ = ("bytes", "messages", "sender")
+
+    def __init__(self, sender: str) -> None:
+        self.sender = sender
+        self.messages = 0
+        self.bytes = 0
 
 
 class _HeldLane:
@@ -87,6 +111,7 @@ class Mailbox:
     """
 
     __slots__ = (
+        "_accounts",
         "_held",
         "_in_flight",
         "_in_flight_bytes",
@@ -115,7 +140,9 @@ class Mailbox:
         self.reserve_messages = 0
         """Notices of the platform that are not settled; outside the bounds, and bounded by themselves."""
         self.reserve_bytes = 0
-        self._queues: tuple[deque[Letter], ...] = tuple(deque() for _ in Priority)
+        self._accounts: dict[str, Account] = {}
+        # The most urgent one first.
+        self._queues = tuple(FairQueue() for _ in Priority)
         self._in_flight: dict[int, Letter] = {}
         self._in_flight_bytes = 0
         self._held: dict[tuple[str, str], _HeldLane] = {}
@@ -125,23 +152,44 @@ class Mailbox:
 
     # ---- accepting -------------------------------------------------------------------------------------------------
 
-    def reserve(self, size: int) -> bool:
-        """Take room for a message of ``size`` bytes; return whether there was any. An empty mailbox takes any size."""
-        if self.messages and (self.messages >= self.max_messages or self.bytes + size > self.max_bytes):
+    def reserve(self, size: int, sender: str) -> Account | None:
+        """Take room for a message of ``size`` bytes; return what its letter counts for, or None when there is no room.
+
+        An empty mailbox takes any size. Beside the bounds there is a sixteenth more for senders who have little in it:
+        whoever filled it does not keep the others out.
+        """
+        if (
+            (self.messages >= self.max_messages or self.bytes + size > self.max_bytes)
+            and self.messages
+            and not self._has_room_for_others(size, self._accounts.get(sender))
+        ):
+            return None
+        return self.reserve_over(size, sender)
+
+    def _has_room_for_others(self, size: int, account: Account | None) -> bool:
+        """Whether a message over the bounds fits what is kept for senders with little in the mailbox."""
+        messages, total = self.max_messages // _OTHERS_SHARE, self.max_bytes // _OTHERS_SHARE
+        if self.messages >= self.max_messages + messages or self.bytes + size > self.max_bytes + total:
             return False
-        self.messages += 1
-        self.bytes += size
-        return True
+        if account is None:
+            return True
+        return account.messages < messages // _LITTLE_SHARE and account.bytes + size <= total // _LITTLE_SHARE
 
     @property
     def full(self) -> bool:
-        """Whether there is no room for another message of any size."""
+        """Whether there is no room for another message of any size, of a sender who has much in it."""
         return self.messages >= self.max_messages or self.bytes >= self.max_bytes
 
-    def reserve_over(self, size: int) -> None:
-        """Take room for one message that must not be refused any more, over the bounds if need be."""
+    def reserve_over(self, size: int, sender: str) -> Account:
+        """Take room for one message that must not be refused any more, over the bounds if need be; as `reserve`."""
+        account = self._accounts.get(sender)
+        if account is None:
+            account = self._accounts[sender] = Account(sender)
+        account.messages += 1
+        account.bytes += size
         self.messages += 1
         self.bytes += size
+        return account
 
     def reserve_notice(self, size: int) -> bool:
         """Take room for a notice of the platform of ``size`` bytes; return whether the reserve had any."""
@@ -155,12 +203,17 @@ class Mailbox:
 
     def release(self, letter: Letter) -> None:
         """Give back the room of a letter that is settled, given up, or was never stored."""
-        if letter.in_reserve:
+        account, size = letter.account, len(letter.envelope.payload)
+        if account is None:
             self.reserve_messages -= 1
-            self.reserve_bytes -= letter.size
-        else:
-            self.messages -= 1
-            self.bytes -= letter.size
+            self.reserve_bytes -= size
+            return
+        self.messages -= 1
+        self.bytes -= size
+        account.bytes -= size
+        account.messages -= 1
+        if not account.messages:
+            del self._accounts[account.sender]
 
     def take_sequence(self) -> int:
         """Return the next sequence of this mailbox; it is never used again."""
@@ -181,40 +234,57 @@ class Mailbox:
         """Deliveries that are not settled."""
         return len(self._in_flight)
 
-    def take(self, *, max_messages: int, max_bytes: int, batch_messages: int, batch_bytes: int) -> list[Letter]:
-        """Return the next letters and count them as in flight.
+    def take(
+        self, *, max_messages: int, max_bytes: int, batch_messages: int, batch_bytes: int, urgent_messages: int = 0
+    ) -> list[Letter]:
+        """Return the next letters and count them as in flight: urgent ones first, and senders in turn.
 
         Args:
             max_messages: Bound on all letters in flight.
             max_bytes: Bound on their bytes; one letter always fits when none is in flight.
             batch_messages: Most letters that this call returns.
             batch_bytes: Most bytes that this call returns, except that one letter always fits.
+            urgent_messages: How many urgent letters may go out beyond the bounds: they do not wait behind bulk.
         """
         taken: list[Letter] = []
-        room = min(max_messages - len(self._in_flight), batch_messages)
+        held, in_flight = self._held, self._in_flight
         batch = 0
+        extra, extra_bytes = urgent_messages, _URGENT_BYTES if urgent_messages else 0
         for queue in self._queues:
-            while queue and len(taken) < room:
-                letter = queue[0]
-                if self._held:
-                    lane = self._held.get(letter.lane)
-                    if lane is not None:
+            room = min(max_messages + extra - len(in_flight), batch_messages - len(taken))
+            bound = max_bytes + extra_bytes
+            extra = extra_bytes = 0
+            while queue and room > 0:
+                letters = queue.turn
+                most = min(room, queue.left, len(letters))
+                gone = 0
+                blocked = False
+                while gone < most:
+                    letter = letters[0]
+                    if held and (lane := held.get(letter.lane)) is not None:
                         # Found here and not when the lane was held, so that a nack does not walk the whole mailbox.
-                        lane.letters.append(queue.popleft())
+                        lane.letters.append(letters.popleft())
+                        gone += 1
                         continue
-                size = len(letter.envelope.payload)
-                if self._in_flight and self._in_flight_bytes + size > max_bytes:
-                    return taken
-                if taken and batch + size > batch_bytes:
-                    return taken
-                queue.popleft()
-                batch += size
-                letter.attempt += 1
-                if self._returned:
-                    self._returned.pop(letter.sequence, None)
-                self._in_flight[letter.sequence] = letter
-                self._in_flight_bytes += size
-                taken.append(letter)
+                    size = len(letter.envelope.payload)
+                    if (in_flight and self._in_flight_bytes + size > bound) or (taken and batch + size > batch_bytes):
+                        blocked = True
+                        break
+                    letters.popleft()
+                    gone += 1
+                    batch += size
+                    letter.attempt += 1
+                    if self._returned:
+                        self._returned.pop(letter.sequence, None)
+                    in_flight[letter.sequence] = letter
+                    self._in_flight_bytes += size
+                    taken.append(letter)
+                queue.took(gone)
+                if blocked:
+                    break
+                room -= gone
+            if batch >= batch_bytes:
+                break
         return taken
 
     # ---- settling --------------------------------------------------------------------------------------------------
@@ -231,19 +301,31 @@ class Mailbox:
         """
         letter = self._in_flight.pop(sequence, None)
         if letter is not None:
-            # The way of nearly every letter, so it is written out here.
-            size = len(letter.envelope.payload)
-            self._in_flight_bytes -= size
+            self._in_flight_bytes -= len(letter.envelope.payload)
             letter.tag = 0
-            if letter.in_reserve:
-                self.release(letter)
-            else:
-                self.messages -= 1
-                self.bytes -= size
-            return letter
-        letter = self._leave_returned(sequence)
+        else:
+            letter = self._leave_returned(sequence)
+            if letter is None:
+                return None
+        self.release(letter)
+        return letter
+
+    def withdraw(self, sequence: int) -> Letter | None:
+        """Remove an unsettled letter wherever it is and free its room; None when it is unknown or settled."""
+        letter = self.settle(sequence)
         if letter is not None:
-            self.release(letter)
+            return letter
+        for lane in self._held.values():
+            letter = next((one for one in lane.letters if one.sequence == sequence), None)
+            if letter is not None:
+                lane.letters.remove(letter)
+                break
+        else:
+            letter = next((one for queue in self._queues for one in queue if one.sequence == sequence), None)
+            if letter is None:
+                return None
+            self._queue_of(letter).remove(letter)
+        self.release(letter)
         return letter
 
     def settle_through(self, tag: int) -> list[Letter]:
@@ -345,29 +427,30 @@ class Mailbox:
             hit = [one for one in queue if one.sequence in sequences and (one.attempt or one.redelivered)]
             if hit:
                 found.update(letter.sequence for letter in hit)
-                kept = [letter for letter in queue if letter.sequence not in found]
-                queue.clear()
-                queue.extend(kept)
-                for letter in hit:
+                queue.keep(lambda letter: letter.sequence not in found)
+                # By tag, as everything in flight is: what was delivered first.
+                for letter in sorted(hit, key=_sequence_of):
                     self._in_flight[letter.sequence] = letter
                     self._in_flight_bytes += letter.size
         return found
 
     def expire(self, now: float, accepted_before: float) -> list[Letter]:
         """Remove and return letters, not in flight, whose time is over or that were accepted too long ago."""
-        waiting = [*self._queues, *(lane.letters for lane in self._held.values())]
-        oldest = min((letters[0].accepted_at for letters in waiting if letters), default=accepted_before)
+        heads = [head for queue in self._queues for head in queue.heads()]
+        heads += [lane.letters[0] for lane in self._held.values() if lane.letters]
+        oldest = min((letter.accepted_at for letter in heads), default=accepted_before)
         if now < self.next_expiry and oldest >= accepted_before:
             return []
-        expired = []
-        for letters in waiting:
-            gone = [one for one in letters if one.accepted_at < accepted_before or 0.0 < one.envelope.expires_at <= now]
+
+        def lives(letter: Letter) -> bool:
+            return letter.accepted_at >= accepted_before and not 0.0 < letter.envelope.expires_at <= now
+
+        expired = [letter for queue in self._queues for letter in queue.keep(lives)]
+        for lane in self._held.values():
+            gone = [letter for letter in lane.letters if not lives(letter)]
             if gone:
-                lost = {id(one) for one in gone}
-                kept = [one for one in letters if id(one) not in lost]
-                letters.clear()
-                letters.extend(kept)
-                expired.extend(gone)
+                lane.letters = deque(letter for letter in lane.letters if lives(letter))
+                expired += gone
         for letter in expired:
             self._returned.pop(letter.sequence, None)
             self.release(letter)
@@ -416,7 +499,7 @@ class Mailbox:
             if lane is not None and letter in lane.letters:
                 lane.letters.remove(letter)
             else:
-                self._queues[4 - letter.envelope.priority].remove(letter)
+                self._queue_of(letter).remove(letter)
             self._stop_holding(letter)
         return letter
 
@@ -443,19 +526,15 @@ class Mailbox:
 
     def _requeue(self, letters: list[Letter]) -> None:
         """Put letters back so that each queue is in the order of acceptance again."""
-        by_queue: dict[int, list[Letter]] = {}
+        by_queue: dict[FairQueue, list[Letter]] = {}
         for letter in letters:
-            by_queue.setdefault(4 - letter.envelope.priority, []).append(letter)
+            by_queue.setdefault(self._queue_of(letter), []).append(letter)
             self._note_expiry(letter)
-        for index, mine in by_queue.items():
-            mine.sort(key=_sequence_of)
-            queue = self._queues[index]
-            if queue and mine[-1].sequence > queue[0].sequence:
-                merged = sorted([*mine, *queue], key=_sequence_of)
-                queue.clear()
-                queue.extend(merged)
-            else:
-                queue.extendleft(reversed(mine))
+        for queue, mine in by_queue.items():
+            queue.put_back(mine)
+
+    def _queue_of(self, letter: Letter) -> FairQueue:
+        return self._queues[4 - letter.envelope.priority]
 
     def _note_expiry(self, letter: Letter) -> None:
         if letter.envelope.expires_at:

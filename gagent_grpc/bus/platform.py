@@ -17,8 +17,10 @@ from dataclasses import dataclass, replace
 from gagent_grpc.acl.aid import RESERVED_NAMES
 from gagent_grpc.acl.descriptions import AMSAgentDescription, DFAgentDescription, SearchConstraints
 from gagent_grpc.bus.ams import AgentManagementSystem, AgentRecord
+from gagent_grpc.bus.dead_letters import DeadLetters
 from gagent_grpc.bus.dedupe import Dedupe
 from gagent_grpc.bus.df import DirectoryFacilitator
+from gagent_grpc.bus.lost import LostDebtors
 from gagent_grpc.bus.mailbox import Mailbox
 from gagent_grpc.bus.management import ManagementAgents
 from gagent_grpc.bus.ports import Clock, Codec, Commit, Store
@@ -26,6 +28,7 @@ from gagent_grpc.bus.restore import restore
 from gagent_grpc.bus.router import Router
 from gagent_grpc.bus.session import EXPIRED, Notice, Session
 from gagent_grpc.config import BusLimits
+from gagent_grpc.envelope import DeadReason
 from gagent_grpc.errors import (
     AgentAlreadyRegistered,
     BusDraining,
@@ -109,7 +112,11 @@ class Platform:
         self.df = DirectoryFacilitator(max_entries=limits.max_df_entries, max_lease=limits.max_lease)
         self._dedupe = Dedupe(window=limits.dedupe_window, rows=limits.dedupe_rows)
         self._agents = ManagementAgents(self)
-        self.router = Router(self.ams, store, codec, clock, limits, self._dedupe, self._agents)
+        self.dead_letters = DeadLetters(
+            store, most=limits.dead_letters, most_bytes=limits.dead_letter_bytes, ttl=limits.dead_letter_ttl
+        )
+        self.router = Router(self.ams, store, codec, clock, limits, self._dedupe, self._agents, self.dead_letters)
+        self._lost = LostDebtors(self.ams, self.router, clock, limits)
         self._sessions: set[Session] = set()
         self._opening = 0
         """Hellos that passed the bound on sessions and wait for their name to be written."""
@@ -136,6 +143,7 @@ class Platform:
             df=self.df,
             router=self.router,
             dedupe=self._dedupe,
+            dead_letters=self.dead_letters,
             store=self._store,
             codec=self._codec,
             clock=self._clock,
@@ -553,8 +561,12 @@ class Platform:
         self.ams.remove(record)
         self._tokens.pop(record.resume_digest, None)
         self.router.holding.discard(record)
+        # Before the rest of its mail, which is given up without further ado.
+        self._lost.removed(record, why)
         for letter in record.mailbox.drain():
-            self.router.give_up(record, letter, f"{record.aid} is gone: {why}")
+            self.router.give_up(
+                record, letter, f"{record.aid} is gone: {why}", reason=DeadReason.DEREGISTERED, error=why
+            )
         self._store.remove_agent(record.name)
         _log.info("agent removed: %s, %s", record.aid, why)
 
@@ -604,7 +616,9 @@ class Platform:
                 _log.exception("housekeeping failed: %s", work.__name__)
 
     def release_lanes(self) -> None:
-        """Let lanes go on whose time has come."""
+        """Let lanes go on whose time has come, and what `keep_house` left for a moment with less to do."""
+        if self._lost.is_behind:
+            self._lost.look()
         now = self._clock.monotonic()
         for record in list(self.router.holding):
             if record.mailbox.release_due(now) and record.session is not None:
@@ -613,7 +627,7 @@ class Platform:
                 self.router.holding.discard(record)
 
     def keep_house(self) -> None:
-        """Do what is due: heartbeats, lost sessions, leases, expired mail, ephemeral names, old keys."""
+        """Do what is due: heartbeats, lost sessions, leases, expired mail, ephemeral names, old keys and dead letters."""
         now = self._clock.monotonic()
         for session in list(self._sessions):
             session.keep_alive(now)
@@ -621,12 +635,14 @@ class Platform:
         for name in self.df.expire(wall):
             self._store.remove_description(name)
         self._expire_mail(self.ams, wall)
+        self._lost.look()
         for record in [one for one in self.ams if one.ephemeral and one.session is None]:
             if record.detached_at is not None and now - record.detached_at > self.limits.resume_grace:
                 self._remove(record, "its ephemeral name ended")
         if wall >= self._next_prune:
             self._next_prune = wall + _PRUNE_INTERVAL
             self._store.prune_keys(self._dedupe.forget_old(wall), self.limits.dedupe_rows)
+            self.dead_letters.expire(wall)
 
     def _expire_mail(self, records: Iterable[AgentRecord], wall: float) -> None:
         for record in records:
@@ -634,7 +650,7 @@ class Platform:
             if not (mailbox.messages or mailbox.reserve_messages):
                 continue
             for letter in mailbox.expire(wall, wall - self.limits.mailbox_ttl):
-                self.router.give_up(record, letter, EXPIRED)
+                self.router.give_up(record, letter, EXPIRED, reason=DeadReason.EXPIRED, error="")
 
 
 def _check_ownership(ownership: str) -> None:

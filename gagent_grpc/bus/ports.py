@@ -6,13 +6,13 @@ that was written meanwhile, and no message needs a future of its own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from gagent_grpc.acl.descriptions import DFAgentDescription, LifeCycleState
 from gagent_grpc.acl.message import ACLMessage
-from gagent_grpc.envelope import Envelope
+from gagent_grpc.envelope import DeadReason, Envelope
 
 
 class Clock(Protocol):
@@ -90,6 +90,35 @@ class StoredMessage:
     attempt: int
     """Deliveries so far; a lower bound after an unclean stop."""
     payload: bytes
+    redriven: int = 0
+    """Number of the dead letter that it was before; 0 when it was none."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredDeadLetter:
+    """One message that was accepted and given up."""
+
+    number: int
+    """Rising, and never used again."""
+    receiver: str
+    """Local name; its agent may be gone."""
+    sequence: int
+    """Number that it had in the mailbox."""
+    sender: str
+    """`name@platform`, as the bus stamped it."""
+    message_id: str
+    """The sender's id, or the one that the bus gave."""
+    via: str
+    accepted_at: float
+    """Unix seconds."""
+    attempt: int
+    """How often it was delivered."""
+    reason: DeadReason
+    error: str
+    """The last error that a handler reported, or what else is to be said; "" for nothing."""
+    died_at: float
+    """When it was given up, in Unix seconds."""
+    payload: bytes
 
 
 @dataclass(slots=True)
@@ -130,6 +159,10 @@ class StoredPlatform:
     """Oldest first."""
     descriptions: list[StoredDescription] = field(default_factory=list)
     """Entries of the DF, oldest registration first."""
+    dead_letters: list[StoredDeadLetter] = field(default_factory=list)
+    """By number, rising."""
+    next_dead_letter: int = 1
+    """A number above that of every dead letter, also of those that are gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +208,14 @@ class Store(Protocol):
 
     def settle(self, receiver: str, sequence: int, key: StoredKey | None) -> None:
         """Remove a message, and remember the key of it when there is one."""
+        ...
+
+    def bury(self, letter: StoredDeadLetter) -> None:
+        """Add a dead letter, before the message that it was is settled."""
+        ...
+
+    def exhume(self, numbers: Iterable[int]) -> None:
+        """Remove dead letters."""
         ...
 
     def mark_attempts(self, receiver: str, attempts: Sequence[tuple[int, int]]) -> None:

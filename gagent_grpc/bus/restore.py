@@ -11,10 +11,20 @@ from collections.abc import Callable
 
 from gagent_grpc.acl.descriptions import LifeCycleState
 from gagent_grpc.bus.ams import AgentManagementSystem, AgentRecord
+from gagent_grpc.bus.dead_letters import DeadLetters
 from gagent_grpc.bus.dedupe import Dedupe
 from gagent_grpc.bus.df import DirectoryFacilitator
 from gagent_grpc.bus.mailbox import Letter, Mailbox
-from gagent_grpc.bus.ports import Clock, Codec, Store, StoredAgent, StoredMessage, StoredPlatform
+from gagent_grpc.bus.ports import (
+    Clock,
+    Codec,
+    Store,
+    StoredAgent,
+    StoredDeadLetter,
+    StoredKey,
+    StoredMessage,
+    StoredPlatform,
+)
 from gagent_grpc.bus.router import Router
 from gagent_grpc.errors import BusError, InvalidArgument
 
@@ -28,6 +38,7 @@ def restore(
     df: DirectoryFacilitator,
     router: Router,
     dedupe: Dedupe,
+    dead_letters: DeadLetters,
     store: Store,
     codec: Codec,
     clock: Clock,
@@ -43,6 +54,7 @@ def restore(
         df: Gets the entries, with what is left of their leases.
         router: Gets the mail.
         dedupe: Gets the keys of settled messages.
+        dead_letters: Gets the dead letters.
         store: Where it comes from.
         codec: Reads the messages.
         clock: Says which leases have ended.
@@ -59,16 +71,29 @@ def restore(
             may_be_doubled.add(record)
     for key in stored.keys:
         dedupe.settled((key.sender, key.key, key.receiver), key.digest, key.settled_at)
+    buried = {(dead.receiver, dead.sequence): dead for dead in stored.dead_letters}
+    dying: list[tuple[StoredMessage, StoredDeadLetter]] = []
+    redriven: set[int] = set()
     for message in stored.messages:
         receiver = ams.find(message.receiver)
         if receiver is None:
             _log.warning("mail without an agent is left in the store: %s, %d", message.receiver, message.sequence)
             continue
         receiver.mailbox.next_sequence = max(receiver.mailbox.next_sequence, message.sequence + 1)
+        dead = buried.get((message.receiver, message.sequence))
+        if dead is not None and _is_of(dead, message):
+            # The bus stopped while it gave it up.
+            dying.append((message, dead))
+            continue
         letter = _letter(message, codec)
         if letter is not None:
-            letter.redelivered = letter.envelope.resend or message.attempt > 0 or receiver in may_be_doubled
+            redriven.add(message.redriven)
+            may_be_known = message.attempt > 0 or message.redriven > 0
+            letter.redelivered = letter.envelope.resend or may_be_known or receiver in may_be_doubled
             router.restore(receiver, letter)
+            if message.attempt > 0 or receiver in may_be_doubled:
+                # Not handled: what was acknowledged before the stop and not answered. Nothing tells of it any more.
+                router.owe(receiver, letter)
             if receiver in may_be_doubled and not message.attempt:
                 newly_flagged.setdefault(receiver.name, []).append((message.sequence, 1))
     # Before anything else is written: that a session was open is soon overwritten, and a second stop would find no reason
@@ -76,6 +101,12 @@ def restore(
     for receiver_name, attempts in newly_flagged.items():
         store.mark_attempts(receiver_name, attempts)
     now = clock.time()
+    # The bus stopped while it put them back, and their mail is there.
+    store.exhume(dead.number for dead in stored.dead_letters if dead.number in redriven)
+    kept = [dead for dead in stored.dead_letters if dead.number not in redriven]
+    dead_letters.restore(kept, stored.next_dead_letter, now=now)
+    for message, dead in dying:
+        _bury_at_last(message, dead, ams.platform, router=router, dedupe=dedupe, store=store, codec=codec, now=now)
     for entry in stored.descriptions:
         name = entry.description.name
         if name is None or ams.find(name) is None:
@@ -86,11 +117,12 @@ def restore(
         except BusError as error:
             _log.error("the DF entry of %s is left in the store: %s", name, error)
     _log.info(
-        "store opened after %s stop: %d agents, %d messages, %d DF entries",
+        "store opened after %s stop: %d agents, %d messages, %d DF entries, %d dead letters",
         "a clean" if stored.clean else "an unclean",
         len(ams),
         len(stored.messages),
         len(df),
+        len(dead_letters),
     )
 
 
@@ -105,6 +137,37 @@ def _record(agent: StoredAgent, platform: str, mailbox: Mailbox) -> AgentRecord:
     record.generation = agent.generation
     record.resume_digest = agent.resume_digest
     return record
+
+
+def _is_of(dead: StoredDeadLetter, message: StoredMessage) -> bool:
+    """Return whether a dead letter is that of a message: an agent that is registered anew counts its mail anew, too."""
+    return (dead.sender, dead.message_id, dead.accepted_at) == (message.sender, message.message_id, message.accepted_at)
+
+
+def _bury_at_last(
+    message: StoredMessage,
+    dead: StoredDeadLetter,
+    platform: str,
+    *,
+    router: Router,
+    dedupe: Dedupe,
+    store: Store,
+    codec: Codec,
+    now: float,
+) -> None:
+    """Do what is left to do for a message that has become a dead letter: settle it, and tell its sender."""
+    key = None
+    if message.key:
+        key = StoredKey(message.sender, message.key, message.receiver, message.digest, now)
+        dedupe.settled((message.sender, message.key, message.receiver), message.digest, now)
+    store.settle(message.receiver, message.sequence, key)
+    try:
+        envelope = codec.decode(message.payload)
+    except InvalidArgument as error:
+        _log.error("mail of %s that cannot be read is a dead letter, and nobody is told: %s", message.receiver, error)
+        return
+    why = f"given up as the bus stopped: {dead.error or dead.reason.name}"
+    router.fail(envelope, message.sender, f"{message.receiver}@{platform}", why)
 
 
 def _letter(message: StoredMessage, codec: Codec) -> Letter | None:

@@ -12,7 +12,7 @@ import logging
 import secrets
 import uuid
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,11 +21,15 @@ from gagent_grpc.acl.management import ONTOLOGY
 from gagent_grpc.acl.message import AUTOMATIC, ACLMessage
 from gagent_grpc.acl.performative import NEVER_ANSWERED, Performative
 from gagent_grpc.bus.ams import SEQUENCES_WRITTEN_AHEAD, AgentManagementSystem, AgentRecord
+from gagent_grpc.bus.dead_letters import DeadLetters
+from gagent_grpc.bus.debts import OWES_ANSWER, Debt, Debts
 from gagent_grpc.bus.dedupe import Dedupe, Key
-from gagent_grpc.bus.mailbox import RESERVE_SHARE, Letter
-from gagent_grpc.bus.ports import Clock, Codec, Commit, Store, StoredKey, StoredMessage
+from gagent_grpc.bus.holds import Holds
+from gagent_grpc.bus.mailbox import RESERVE_SHARE, Account, Letter
+from gagent_grpc.bus.ports import Clock, Codec, Commit, Store, StoredDeadLetter, StoredKey, StoredMessage
+from gagent_grpc.bus.redrive import Redriver
 from gagent_grpc.config import BusLimits
-from gagent_grpc.envelope import Envelope, Outcome, Report
+from gagent_grpc.envelope import DeadReason, Envelope, Outcome, Report
 from gagent_grpc.errors import InvalidArgument, InvalidName, shown
 
 _log = logging.getLogger(__name__)
@@ -64,6 +68,8 @@ class Origin(Protocol):
 
     aid: str
     """`name@platform` of the sender, or `anonymous`."""
+    holds: Holds
+    """Receivers that wait for a message to be sent again."""
 
     def expect(self, number: int) -> None:
         """A receiver of message ``number`` is being written; `accepted` or `refuse` follows."""
@@ -89,7 +95,7 @@ class PlatformAgents(Protocol):
 class _Writing:
     """A letter that a store is making durable."""
 
-    __slots__ = ("key", "letter", "number", "origin", "position", "receiver", "record", "repeats")
+    __slots__ = ("debt", "debtor", "key", "letter", "number", "origin", "position", "receiver", "record", "repeats")
 
     def __init__(
         self,
@@ -108,6 +114,10 @@ class _Writing:
         self.number = number
         self.receiver = receiver
         self.key = key
+        self.debt: Debt | None = None
+        """What it pays when it is kept."""
+        self.debtor: AgentRecord | None = None
+        """Who owed that."""
         self.repeats: list[tuple[Origin, int, str]] = []
         """Repetitions that came meanwhile: they share the outcome."""
 
@@ -117,6 +127,7 @@ class _Platform:
 
     def __init__(self, aid: str) -> None:
         self.aid = aid
+        self.holds = Holds()
 
     def expect(self, number: int) -> None:
         pass
@@ -140,6 +151,7 @@ class Router:
         limits: BusLimits,
         dedupe: Dedupe,
         agents: PlatformAgents,
+        dead_letters: DeadLetters,
     ) -> None:
         self._ams = ams
         self._store = store
@@ -148,6 +160,8 @@ class Router:
         self._limits = limits
         self._dedupe = dedupe
         self._agents = agents
+        self._dead_letters = dead_letters
+        self._being_redriven: set[int] = set()
         self._durable = store.durable
         self._writing: deque[_Writing] = deque()
         self._being_written: dict[Key, _Writing] = {}
@@ -165,6 +179,13 @@ class Router:
         """Letters accepted since the start."""
         self.holding: set[AgentRecord] = set()
         """Agents with a lane that waits after a nack."""
+        self.debts = Debts(
+            per_agent=limits.owed_answers,
+            max_bytes=limits.total_mail_bytes // RESERVE_SHARE,
+            longest_wait=limits.mailbox_ttl,
+            closed_age=limits.dedupe_window,
+        )
+        """Answers that agents owe."""
         self.unheard_failures = 0
         """Failures of the platform that found no mailbox or no room in its reserve."""
 
@@ -174,6 +195,11 @@ class Router:
     def mail_bytes(self) -> int:
         """Bytes of all unsettled mail, with what each letter takes beside its payload; notices of the platform not."""
         return self._mail_bytes
+
+    @property
+    def notice_bytes(self) -> int:
+        """The same of unsettled notices of the platform."""
+        return self._notice_bytes
 
     def sender_of(self, aid: str) -> AgentRecord | None:
         """Return the agent that sends as ``aid``; None for nobody in particular, and for one that is gone."""
@@ -189,8 +215,14 @@ class Router:
             return 1
         return receivers if 1 <= receivers <= self._limits.max_receivers else 1
 
-    def submit(self, payload: bytes, origin: Origin, number: int) -> int:
+    def submit(self, payload: bytes, origin: Origin, number: int, now: float | None = None) -> int:
         """Take one encoded message from ``origin``: each receiver is reached or refused, now or with a commit.
+
+        Args:
+            payload: The message.
+            origin: Who sends it and hears of it.
+            number: What the receipts call it.
+            now: Unix seconds, which messages that came together share; those of the clock by default.
 
         Returns:
             How many receivers were handled; 1 for a message that is refused as a whole.
@@ -218,14 +250,15 @@ class Router:
             )
             self._refuse(origin, Receipt(number, "", Outcome.INVALID, detail, field="to"), envelope)
             return 1
-        now = self._clock.time()
+        if now is None:
+            now = self._clock.time()
         if len(receivers) == 1:
             self._submit_to(receivers[0], envelope, origin, number, now)
             return 1
         # A name that stands twice, in either form, is one receiver.
         seen: set[str] = set()
         for receiver in receivers:
-            name = receiver.removesuffix(f"@{self._ams.platform}")
+            name = self._local(receiver)
             if name not in seen:
                 seen.add(name)
                 self._submit_to(receiver, envelope, origin, number, now)
@@ -236,6 +269,9 @@ class Router:
             detail = f"expires_at was {now - envelope.expires_at:.3f} s ago by the clock of the bus"
             self._refuse(origin, Receipt(number, receiver, Outcome.EXPIRED, detail, field="expires_at"), envelope)
             return
+        if origin.holds and (blocker := origin.holds.blocker(self._local(receiver), envelope)):
+            self._refuse(origin, _held(number, receiver, blocker), envelope)
+            return
         record = self._ams.find(receiver)
         if record is None:
             self._submit_elsewhere(receiver, envelope, origin, number)
@@ -244,7 +280,7 @@ class Router:
         # Nobody in particular is many senders, and their ids are not unique among them.
         if envelope.id and origin.aid != ANONYMOUS:
             key = (origin.aid, envelope.id, record.name)
-            written = self._being_written.get(key)
+            written = self._being_written.get(key) if self._being_written else None
             if written is not None and written.record is not record:
                 # Written for an agent of the same name that is gone.
                 written = None
@@ -256,9 +292,16 @@ class Router:
                 # DUPLICATE promises as much as ACCEPTED, so it has to wait for the same commit.
                 written.repeats.append((origin, number, receiver))
                 origin.expect(number)
+                origin.holds.taken(record.name, envelope)
                 return
             if known is not None:
                 self._refuse(origin, Receipt(number, receiver, Outcome.DUPLICATE, _REPEATED), envelope)
+                return
+        debt = None
+        if origin.aid in self.debts.accounts:
+            debt = self.debts.find(origin.aid, record.aid, envelope)
+            if debt is not None and debt.closed_at is not None:
+                self._refuse(origin, _late(number, receiver, now - debt.closed_at), envelope)
                 return
         if self.store_failure and self._durable and not envelope.transient:
             detail = f"not stored: {self.store_failure}"
@@ -271,12 +314,19 @@ class Router:
             detail = f"all mailboxes together hold {self._mail_bytes:,} bytes, the limit is {self._limits.total_mail_bytes:,}"
             self._refuse(origin, Receipt(number, receiver, Outcome.MAILBOX_FULL, detail, 0.1), envelope)
             return
-        if not mailbox.reserve(size):
+        account = mailbox.reserve(size, origin.aid)
+        if account is None:
             detail = f"{mailbox.messages:,} messages, {mailbox.bytes:,} bytes unsettled"
             self._refuse(origin, Receipt(number, receiver, Outcome.MAILBOX_FULL, detail, 0.1), envelope)
             return
         self._mail_bytes += cost
-        self._deliver(record, envelope, origin, number, receiver, key, now)
+        if origin.holds:
+            origin.holds.taken(record.name, envelope)
+        self._deliver(record, account, envelope, origin, number, receiver, key, now, debt)
+
+    def _local(self, receiver: str) -> str:
+        """Return the name of an agent of this platform, however it is written; else the address as it is."""
+        return receiver.removesuffix(f"@{self._ams.platform}")
 
     def _has_room(self, size: int) -> bool:
         return self._mail_bytes + size + LETTER_COST <= self._limits.total_mail_bytes
@@ -298,6 +348,11 @@ class Router:
         elif name in RESERVED_NAMES:
             self._submit_to_platform(name, receiver, envelope, origin, number)
         else:
+            if origin.aid in self.debts.accounts:
+                debt = self.debts.find(origin.aid, f"{name}@{self._ams.platform}", envelope)
+                if debt is not None and debt.closed_at is None:
+                    # Whoever asked is gone; there is nobody to answer for.
+                    self.debts.pay(debt)
             self._refuse(origin, Receipt(number, receiver, Outcome.NO_SUCH_AGENT, self._who_is_there()), envelope)
 
     def _who_is_there(self) -> str:
@@ -318,37 +373,46 @@ class Router:
     def _deliver(
         self,
         record: AgentRecord,
+        account: Account | None,
         envelope: Envelope,
         origin: Origin,
         number: int,
         receiver: str,
         key: Key | None,
         now: float,
-        *,
-        notice: bool = False,
+        debt: Debt | None = None,
+        dead: StoredDeadLetter | None = None,
     ) -> None:
-        """Make a letter of a message for which room is reserved, and put it into the mailbox now or with its commit."""
+        """Make a letter of a message for which room is reserved, and put it into the mailbox now or with its commit.
+
+        A ``debt`` that it pays is paid at once: its sender may be lost, or go, before the commit. What was ``dead`` is
+        called as before, and is flagged.
+        """
         sequence = record.mailbox.take_sequence()
+        message_id = envelope.id or f"{self._run}-{next(self._given_ids)}"
+        letter = Letter(sequence, envelope, origin.aid, message_id, "", now)
+        letter.account = account
+        if dead is not None:
+            letter.message_id, letter.via = dead.message_id, dead.via
+            letter.redelivered = True
         durable = self._durable and not envelope.transient and not self.store_failure
         if self._durable and sequence >= record.sequences_written:
             # Before the letter, so that no crash makes the mailbox use a number again.
             record.sequences_written = sequence + SEQUENCES_WRITTEN_AHEAD
             self._store.put_agent(record.stored())
-        message_id = envelope.id or f"{self._run}-{next(self._given_ids)}"
-        letter = Letter(sequence, envelope, origin.aid, message_id, "", now)
-        letter.in_reserve = notice
         if durable:
             stored = StoredMessage(
                 record.name,
                 sequence,
                 origin.aid,
-                message_id,
+                letter.message_id,
                 envelope.id if origin.aid != ANONYMOUS else "",
                 envelope.digest,
-                "",
+                letter.via,
                 now,
                 0,
                 envelope.payload,
+                dead.number if dead is not None else 0,
             )
             try:
                 position = self._store.accept(stored)
@@ -360,13 +424,17 @@ class Router:
                 )
                 return
             writing = _Writing(position, record, letter, origin, number, receiver, key)
+            if debt is not None:
+                writing.debt, writing.debtor = debt, self._ams.find(debt.debtor)
             self._writing.append(writing)
-            if key is not None:
+            if key is not None and dead is None:
                 self._being_written[key] = writing
             origin.expect(number)
         else:
             self._put(record, letter, key)
             origin.accepted(number, receiver, waited=False, lazy=envelope.report == _LAZY)
+        if debt is not None:
+            self.debts.pay(debt)
 
     def _put(self, record: AgentRecord, letter: Letter, key: Key | None) -> None:
         if key is not None:
@@ -402,6 +470,12 @@ class Router:
             else:
                 self._not_kept(one, Outcome.MAILBOX_FULL, f"not stored: {commit.error}", 1.0)
             return
+        if one.origin.holds and (blocker := one.origin.holds.blocker(one.record.name, letter.envelope)):
+            # An earlier one was not stored, in a commit before this: to keep the order this one has to go as well.
+            self._store.settle(one.record.name, letter.sequence, None)
+            held = _held(one.number, one.receiver, blocker)
+            self._not_kept(one, held.outcome, held.detail, held.retry_after)
+            return
         self._put(one.record, letter, one.key)
         one.origin.accepted(one.number, one.receiver, waited=True, lazy=letter.envelope.report == _LAZY)
         for origin, number, receiver in one.repeats:
@@ -419,6 +493,12 @@ class Router:
         one.record.mailbox.release(one.letter)
         self._uncount(one.letter)
         envelope = one.letter.envelope
+        debt = one.debt
+        if debt is not None and one.debtor is not None and self._ams.find(debt.debtor) is one.debtor:
+            self.debts.reinstate(debt)
+        elif debt is not None:
+            # It went in the belief that it had answered.
+            self.fail(debt, debt.asker, debt.debtor, f"{debt.debtor} is gone, and its answer was not kept: {detail}")
         for origin, number, receiver in [(one.origin, one.number, one.receiver), *one.repeats]:
             self._refuse(origin, Receipt(number, receiver, outcome, detail, retry_after), envelope, waited=True)
 
@@ -430,35 +510,116 @@ class Router:
 
     def restore(self, record: AgentRecord, letter: Letter) -> None:
         """Put a stored letter back into its mailbox at the start, over its bounds if need be: it was accepted."""
-        record.mailbox.reserve_over(letter.size)
+        letter.account = record.mailbox.reserve_over(letter.size, letter.sender)
         self._mail_bytes += letter.size + LETTER_COST
         if letter.envelope.id and letter.sender != ANONYMOUS:
             self._dedupe.accepted((letter.sender, letter.envelope.id, record.name), letter.envelope.digest)
         record.mailbox.put(letter)
 
+    # ---- answers that are owed -------------------------------------------------------------------------------------
+
+    def delivered(self, record: AgentRecord, letter: Letter) -> None:
+        """A letter whose act expects an answer is being delivered: the answer is owed from its first delivery on."""
+        if letter.attempt == 1 and (not letter.redelivered or letter.envelope.resend):
+            self.owe(record, letter)
+
+    def owe(self, record: AgentRecord, letter: Letter) -> None:
+        """``record`` owes the answer to a letter, if that expects one and somebody can hear it."""
+        if letter.envelope.performative in OWES_ANSWER and letter.sender != ANONYMOUS:
+            self.debts.owe(record.aid, letter, self._clock.time())
+
     # ---- settling --------------------------------------------------------------------------------------------------
 
-    def settled(self, record: AgentRecord, letter: Letter) -> None:
-        """A letter left its mailbox for good: forget it in the store, remember its key."""
+    def settled(self, record: AgentRecord, letter: Letter, now: float | None = None) -> None:
+        """A letter left its mailbox for good: forget it in the store, remember its key from ``now`` (Unix seconds) on."""
         envelope = letter.envelope
-        self._uncount(letter)
         stored_key = None
-        # Nobody repeats a notice of the platform, so its key need not be remembered.
+        if letter.in_reserve:
+            # Nobody repeats a notice of the platform, so its key need not be remembered.
+            self._notice_bytes -= len(envelope.payload) + LETTER_COST
+        else:
+            self._mail_bytes -= len(envelope.payload) + LETTER_COST
         if envelope.id and not letter.in_reserve and letter.sender != ANONYMOUS:
-            now = self._clock.time()
+            now = now or self._clock.time()
             self._dedupe.settled((letter.sender, envelope.id, record.name), envelope.digest, now)
-            stored_key = StoredKey(letter.sender, envelope.id, record.name, envelope.digest, now)
+            if self._durable:
+                stored_key = StoredKey(letter.sender, envelope.id, record.name, envelope.digest, now)
         if self._durable and not envelope.transient:
             self._store.settle(record.name, letter.sequence, stored_key)
 
-    def give_up(self, record: AgentRecord, letter: Letter, why: str) -> None:
-        """A letter that is out of its mailbox will never be handled: settle it, and tell its sender."""
-        self.settled(record, letter)
+    def failed_attempts(self, record: AgentRecord, letters: Sequence[Letter]) -> None:
+        """Write down how often letters were delivered that were sent back: a crash must not have them begin anew."""
+        attempts = [(letter.sequence, letter.attempt) for letter in letters if not letter.envelope.transient]
+        if attempts:
+            self._store.mark_attempts(record.name, attempts)
+
+    def give_up(
+        self, record: AgentRecord, letter: Letter, why: str, *, reason: DeadReason, error: str | None = None
+    ) -> None:
+        """A letter that is out of its mailbox will never be handled: it becomes a dead letter, and its sender is told.
+
+        Args:
+            record: The receiver.
+            letter: What is given up.
+            why: What its sender is told.
+            reason: Why, for people who look at dead letters.
+            error: What they are told beside that; ``why`` when None.
+        """
+        if letter.envelope.performative in OWES_ANSWER:
+            self.debts.drop(record.aid, letter.sequence)
+        now = self._clock.time()
+        # Before it is settled: a crash in between leaves both, and the start then settles it; the other way round it
+        # would leave neither.
+        self._dead_letters.bury(record.name, letter, reason, why if error is None else error, now=now)
+        self.settled(record, letter, now)
         self.fail(letter.envelope, letter.sender, record.aid, why)
+
+    def redrive(self, dead: StoredDeadLetter, caller: Origin) -> None:
+        """Put a dead letter back into the mailbox of its receiver: a new letter, flagged as redelivered.
+
+        It stays dead until it is accepted. ``caller`` gets the receipt, under the number of the dead letter.
+        """
+        number, receiver = dead.number, dead.receiver
+        if number in self._being_redriven:
+            caller.refuse(
+                Receipt(number, receiver, Outcome.DUPLICATE, "another call puts it back just now"), waited=False
+            )
+            return
+        origin = Redriver(dead, self._dead_letters, self._being_redriven, caller)
+        try:
+            envelope = self._codec.decode(dead.payload)
+        except InvalidArgument as error:
+            self._refuse(origin, Receipt(number, receiver, Outcome.INVALID, str(error), field=error.field), None)
+            return
+        now = self._clock.time()
+        record = self._ams.find(receiver)
+        if envelope.expires_at and envelope.expires_at <= now:
+            detail = f"expires_at was {now - envelope.expires_at:.3f} s ago by the clock of the bus"
+            self._refuse(origin, Receipt(number, receiver, Outcome.EXPIRED, detail, field="expires_at"), envelope)
+        elif record is None:
+            self._refuse(origin, Receipt(number, receiver, Outcome.NO_SUCH_AGENT, self._who_is_there()), envelope)
+        elif self.store_failure and self._durable and not envelope.transient:
+            detail = f"not stored: {self.store_failure}"
+            self._refuse(origin, Receipt(number, receiver, Outcome.UNREACHABLE, detail), envelope)
+        else:
+            self._redrive_to(record, envelope, dead, origin, now)
+
+    def _redrive_to(
+        self, record: AgentRecord, envelope: Envelope, dead: StoredDeadLetter, origin: Redriver, now: float
+    ) -> None:
+        size = len(envelope.payload)
+        account = record.mailbox.reserve(size, dead.sender) if self._has_room(size) else None
+        if account is None:
+            detail = f"{record.mailbox.messages:,} messages unsettled; all mailboxes together hold {self._mail_bytes:,} bytes"
+            self._refuse(origin, Receipt(dead.number, dead.receiver, Outcome.MAILBOX_FULL, detail, 0.1), envelope)
+            return
+        self._mail_bytes += size + LETTER_COST
+        key = (dead.sender, envelope.id, record.name) if envelope.id and dead.sender != ANONYMOUS else None
+        self._deliver(record, account, envelope, origin, dead.number, dead.receiver, key, now, dead=dead)
 
     # ---- failures of the platform ----------------------------------------------------------------------------------
 
-    def fail(self, envelope: Envelope, sender: str, receiver: str, why: str) -> None:
+    def fail(self, envelope: Envelope | Debt, sender: str, receiver: str, why: str) -> None:
         """Send the AMS's `failure` for one receiver of a message to its sender, as a reply (FIPA SC00023 §5, SC00067).
 
         Never for a message that is itself a failure, refuse or not-understood, or from the platform: two broken agents
@@ -491,7 +652,7 @@ class Router:
             self.unheard_failures += 1
             return
         self._notice_bytes += cost
-        self._deliver(record, notice, self._self, 0, record.name, None, self._clock.time(), notice=True)
+        self._deliver(record, None, notice, self._self, 0, record.name, None, self._clock.time())
 
     def _encoded(self, message: ACLMessage) -> Envelope:
         return self._codec.decode(self._codec.encode(message, message_id=str(uuid.uuid4())))
@@ -522,6 +683,7 @@ class Router:
         answer = self._agents.answer(name, message, origin.aid)
         if envelope.id and origin.aid != ANONYMOUS:
             self._dedupe.settled(key, envelope.digest, self._clock.time())
+        origin.holds.taken(name, envelope)
         origin.accepted(number, receiver, waited=False, lazy=envelope.report == _LAZY)
         if answer is None:
             return
@@ -541,12 +703,15 @@ class Router:
             return
         for record in self._answered(message, origin):
             if record is asker:
-                record.mailbox.reserve_over(size)
-            elif not self._has_room(size) or not record.mailbox.reserve(size):
-                self.unheard_failures += 1
-                continue
+                account = record.mailbox.reserve_over(size, actor.aid)
+            else:
+                room = record.mailbox.reserve(size, actor.aid) if self._has_room(size) else None
+                if room is None:
+                    self.unheard_failures += 1
+                    continue
+                account = room
             self._mail_bytes += size + LETTER_COST
-            self._deliver(record, made, actor, 0, record.name, None, self._clock.time())
+            self._deliver(record, account, made, actor, 0, record.name, None, self._clock.time())
 
     def _answered(self, message: ACLMessage, origin: Origin) -> Iterable[AgentRecord]:
         """Return who gets the answer to ``message``: `reply_to` where it names agents of this platform, else its sender.
@@ -566,9 +731,23 @@ class Router:
             receipt.receiver = receipt.receiver[:_MAX_RECEIVER_CHARS]
         if len(receipt.detail) > _MAX_DETAIL_CHARS:
             receipt.detail = receipt.detail[:_MAX_DETAIL_CHARS]
+        if envelope is not None and (envelope.hold_order or origin.holds):
+            origin.holds.refused(self._local(receipt.receiver), envelope, receipt.outcome)
         origin.refuse(receipt, waited=waited)
-        if envelope is not None and envelope.report == Report.FAILURE_MESSAGE and not receipt.outcome.delivered:
+        if envelope is None or receipt.outcome.delivered or isinstance(origin, Redriver):
+            return
+        if envelope.report == Report.FAILURE_MESSAGE:
             self.fail(envelope, origin.aid, receipt.receiver, f"{receipt.outcome.name}: {receipt.detail}")
+
+
+def _held(number: int, receiver: str, blocker: str) -> Receipt:
+    detail = f"the message {blocker!r}, refused before, has to be sent again first"
+    return Receipt(number, receiver, Outcome.HELD, detail, 0.1)
+
+
+def _late(number: int, receiver: str, ago: float) -> Receipt:
+    detail = f"its sender was lost while it owed this answer, and the bus answered in its place {ago:.1f} s ago"
+    return Receipt(number, receiver, Outcome.EXPIRED, detail)
 
 
 def _used_id(number: int, receiver: str, envelope: Envelope) -> Receipt:

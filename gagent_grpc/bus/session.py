@@ -14,10 +14,13 @@ from dataclasses import dataclass, field
 
 from gagent_grpc.acl.descriptions import LifeCycleState
 from gagent_grpc.bus.ams import AgentRecord
+from gagent_grpc.bus.debts import OWES_ANSWER
+from gagent_grpc.bus.holds import Holds
 from gagent_grpc.bus.mailbox import Letter
 from gagent_grpc.bus.ports import Clock
 from gagent_grpc.bus.router import Receipt, Router
 from gagent_grpc.config import BusLimits
+from gagent_grpc.envelope import DeadReason
 from gagent_grpc.errors import AnswerTimeout, BusError, PreconditionFailed, SessionSuperseded
 
 MAX_BATCH_MESSAGES = 512
@@ -108,6 +111,8 @@ class Session:
         """Make a session; one that is ``held_back`` delivers nothing before `start_delivering`."""
         self.record = record
         self.aid = record.aid
+        self.holds = Holds()
+        """Receivers that wait for a message of this session to be sent again."""
         self.generation = generation
         self.window_messages = window_messages
         self.window_bytes = window_bytes
@@ -141,6 +146,8 @@ class Session:
         self._ended = False
         self._closing = False
         self._draining = False
+        self._awake = False
+        """`_wake` is set; asked for with each message, for which a call would be too dear."""
         self._wake = asyncio.Event()
         self._heard = asyncio.Event()
         self._receipted = asyncio.Event()
@@ -161,10 +168,11 @@ class Session:
         before = number = self._number
         receivers = 0
         submit = self._router.submit
+        now = self._clock.time()
         for payload in payloads:
             number += 1
             self._number = number
-            receivers += submit(payload, self, number)
+            receivers += submit(payload, self, number, now)
             if receivers >= max_receivers:
                 break
         taken = number - before
@@ -186,7 +194,7 @@ class Session:
         ):
             self.listening = False
             self._receipts_due = True
-            self._wake.set()
+            self.wake()
             self._receipted.clear()
             await self._receipted.wait()
         if not self.listening:
@@ -210,22 +218,23 @@ class Session:
             return
         mailbox = record.mailbox
         router = self._router
+        now = self._clock.time()
         if ack_through_tag:
             for letter in mailbox.settle_through(ack_through_tag):
-                router.settled(record, letter)
+                router.settled(record, letter, now)
+        settle, settled = mailbox.settle, router.settled
         for sequence in acks:
-            acked = mailbox.settle(sequence)
+            acked = settle(sequence)
             if acked is not None:
-                router.settled(record, acked)
+                settled(record, acked, now)
         if nacks:
             self._nack(nacks)
         for sequence, reason in rejects:
             rejected = mailbox.settle(sequence)
             if rejected is not None:
-                router.give_up(
-                    record, rejected, f"rejected by the receiver: {reason}" if reason else "rejected by the receiver"
-                )
-        self._wake.set()
+                why = f"rejected by the receiver: {reason}" if reason else "rejected by the receiver"
+                router.give_up(record, rejected, why, reason=DeadReason.REJECTED, error=reason)
+        self.wake()
 
     def _nack(self, nacks: Sequence[Nack]) -> None:
         mailbox = self.record.mailbox
@@ -244,8 +253,10 @@ class Session:
                 mailbox.settle(nack.sequence)
                 # It does not come again; its lane at the client waits for the answer all the same.
                 self._returned.append(nack.sequence)
-                self._router.give_up(self.record, letter, why)
-        self._returned.extend(letter.sequence for letter in mailbox.nack(again))
+                self._router.give_up(self.record, letter, why, reason=DeadReason.MAX_DELIVERIES, error=nack.error)
+        returned = mailbox.nack(again)
+        self._returned.extend(letter.sequence for letter in returned)
+        self._router.failed_attempts(self.record, [letter for letter in returned if letter.sequence in again])
         mailbox.release_due(now)
         if mailbox.next_due is not None:
             self._router.holding.add(self.record)
@@ -254,13 +265,13 @@ class Session:
         """Set the absolute bound on unsettled deliveries; 0 is the default of the bus."""
         self.window_messages = messages or self._limits.window_messages
         self.window_bytes = window_bytes or self._limits.window_bytes
-        self._wake.set()
+        self.wake()
 
     def close_when_answered(self) -> None:
         """The client has no more to say: deliver nothing more, and end well once all that it sent has its receipt."""
         self._closing = True
         self._paused = True
-        self._wake.set()
+        self.wake()
 
     # ---- what the bus says -----------------------------------------------------------------------------------------
 
@@ -275,7 +286,7 @@ class Session:
             self._resolve(number)
         if not lazy or self._much_is_unsaid(number):
             self._receipts_due = True
-            self._wake.set()
+            self.wake()
 
     def _much_is_unsaid(self, number: int) -> bool:
         """Whether lazy receipts must go out now, since half of the client's send window waits for them."""
@@ -291,7 +302,7 @@ class Session:
             self._resolve(receipt.number)
         self._exceptions.append(receipt)
         self._receipts_due = True
-        self._wake.set()
+        self.wake()
 
     def _resolve(self, number: int) -> None:
         if self._unresolved and self._unresolved[0] == number:
@@ -306,20 +317,20 @@ class Session:
             # A client that reads nothing and provokes notices gets the newest ones.
             del self._notices[0]
         self._notices.append(notice)
-        self._wake.set()
+        self.wake()
 
     def state_changed(self, state: LifeCycleState, changed_by: str) -> None:
         """Tell the client of a new life-cycle state."""
         if len(self._states) == MAX_UNSAID:
             del self._states[0]
         self._states.append(StateChange(state, changed_by))
-        self._wake.set()
+        self.wake()
 
     def beat(self) -> None:
         """Send a heartbeat, which the client answers."""
         self._beat_at = self._clock.monotonic()
         self._heartbeat_due = True
-        self._wake.set()
+        self.wake()
 
     def keep_alive(self, now: float) -> None:
         """End the session when the client has been silent for too long; send a heartbeat when one is due."""
@@ -334,11 +345,13 @@ class Session:
     def start_delivering(self) -> None:
         """Deliver from now on; nothing happens for a session that was not held back."""
         self._held_back = False
-        self._wake.set()
+        self.wake()
 
     def wake(self) -> None:
         """Look again whether there is something to write."""
-        self._wake.set()
+        if not self._awake:
+            self._awake = True
+            self._wake.set()
 
     async def probe(self, timeout: float) -> bool:
         """Ask for a sign of life; return whether one came within ``timeout`` seconds."""
@@ -369,7 +382,7 @@ class Session:
             self.failure = failure
             self._heard.set()
             self._receipted.set()
-        self._wake.set()
+        self.wake()
 
     def supersede(self) -> None:
         """A newer session of the agent took over."""
@@ -391,6 +404,7 @@ class Session:
     async def outgoing(self) -> Outgoing | None:
         """Wait for something to write and return it; None once the session is over and all is written."""
         while True:
+            self._awake = False
             self._wake.clear()
             out = self._collect()
             if out:
@@ -437,16 +451,19 @@ class Session:
         mailbox = self.record.mailbox
         if mailbox.next_expiry <= self._clock.time():
             for letter in mailbox.expire(self._clock.time(), 0.0):
-                self._router.give_up(self.record, letter, EXPIRED)
+                self._router.give_up(self.record, letter, EXPIRED, reason=DeadReason.EXPIRED, error="")
         letters = mailbox.take(
             max_messages=self.window_messages,
             max_bytes=self.window_bytes,
             batch_messages=MAX_BATCH_MESSAGES,
             batch_bytes=MAX_BATCH_BYTES,
+            urgent_messages=self._limits.urgent_messages,
         )
         tag = self._tag
         for letter in letters:
             tag += 1
             letter.tag = tag
+            if letter.envelope.performative in OWES_ANSWER:
+                self._router.delivered(self.record, letter)
         self._tag = tag
         return letters

@@ -13,11 +13,11 @@ import typer
 from typer.core import TyperGroup
 
 from gagent_grpc import __version__
-from gagent_grpc.cli import agents, config, demo, df, messages, run, serve
+from gagent_grpc.cli import agents, config, demo, df, dlq, messages, run, serve
 from gagent_grpc.cli.exits import describe, exit_code
 from gagent_grpc.errors import BusError
 
-ORDER = ("serve", "run", "request", "send", "ps", "df", "suspend", "resume", "kill", "config", "demo")
+ORDER = ("serve", "run", "request", "send", "ps", "df", "suspend", "resume", "kill", "dlq", "config", "demo")
 """The commands as the help lists them: what a newcomer needs comes first."""
 
 
@@ -67,6 +67,7 @@ app.add_typer(df.app, name="df")
 app.command()(agents.suspend)
 app.command()(agents.resume)
 app.command()(agents.kill)
+app.add_typer(dlq.app, name="dlq")
 app.command()(config.config)
 app.command()(demo.demo)
 

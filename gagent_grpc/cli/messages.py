@@ -31,6 +31,15 @@ Language = Annotated[str | None, typer.Option(metavar="NAME", help="Language of 
 WaitFor = Annotated[
     float, typer.Option(metavar="SECONDS", min=0.0, help="Wait until TO is active, at most so long; 0 does not wait.")
 ]
+OnLost = Annotated[
+    str | None,
+    typer.Option(
+        "--on-receiver-lost",
+        metavar="fail|wait",
+        help="When TO is lost before it answered: fail has the bus say so, wait leaves the message to its return. "
+        "[default: fail]",
+    ),
+]
 Protocol = Annotated[str | None, typer.Option(metavar="NAME", help="Interaction protocol, such as fipa-request.")]
 
 
@@ -44,6 +53,7 @@ def request(
     ontology: Ontology = None,
     language: Language = None,
     protocol: Protocol = None,
+    on_receiver_lost: OnLost = None,
     wait_for: WaitFor = 0.0,
     as_json: options.Json = False,
     timeout: options.Timeout = None,
@@ -60,6 +70,7 @@ def request(
     act = _asking(performative)
     content = _content(text)
     parameters = _given(conversation_id=conversation_id, ontology=ontology, language=language, protocol=protocol)
+    parameters |= _given(on_receiver_lost=_on_lost(on_receiver_lost))
     _check_address(to)
     try:
         answer = asyncio.run(_request(settings, to, act, content, parameters, wait_for))
@@ -82,6 +93,7 @@ def send(
     ontology: Ontology = None,
     language: Language = None,
     protocol: Protocol = None,
+    on_receiver_lost: OnLost = None,
     wait_for: WaitFor = 0.0,
     as_json: options.Json = False,
     timeout: options.Timeout = None,
@@ -99,6 +111,7 @@ def send(
     act = Performative.parse(performative)
     content = _content(text)
     parameters = _given(conversation_id=conversation_id, ontology=ontology, language=language, protocol=protocol)
+    parameters |= _given(on_receiver_lost=_on_lost(on_receiver_lost))
     _check_address(to)
     try:
         outcome = asyncio.run(_send(settings, to, act, content, parameters, wait_for))
@@ -251,5 +264,15 @@ def _check_address(to: str) -> None:
         split_aid(to)
 
 
-def _given(**parameters: str | None) -> dict[str, Any]:
+def _on_lost(text: str | None) -> Any:
+    """Return what `--on-receiver-lost` names; None when it is not given."""
+    from gagent_grpc.envelope import OnReceiverLost
+
+    found = {one.name.lower(): one for one in OnReceiverLost}
+    if text is not None and text.lower() not in found:
+        raise typer.BadParameter(f"{text!r}; expected {' or '.join(found)}", param_hint="--on-receiver-lost")
+    return None if text is None else found[text.lower()]
+
+
+def _given(**parameters: Any) -> dict[str, Any]:
     return {name: value for name, value in parameters.items() if value is not None}

@@ -83,9 +83,11 @@ async def _serve(settings: Settings, port_file: Path | None) -> None:
 
     log = logging.getLogger(__name__)
     stop = asyncio.Event()
+    signals: list[int] = []
 
     def on_signal(number: int) -> None:
-        if stop.is_set():
+        signals.append(number)
+        if len(signals) > 1:
             # Nothing that was accepted is lost: its commit was synced before its receipt.
             log.warning("second signal, %s: exit at once", signal.Signals(number).name)
             os._exit(128 + number)
@@ -113,7 +115,20 @@ async def _serve(settings: Settings, port_file: Path | None) -> None:
             log.warning("INSECURE: no TLS and no credentials; whoever reaches the bus can read and send everything")
         with _written(port_file, bus.address):
             typer.echo(f"gagent: bus {settings.platform!r} listens at {bus.address}, store {address}")
-            await stop.wait()
+            await _any_of(stop, bus.stop_requested)
+
+
+async def _any_of(*events: asyncio.Event) -> None:
+    """Wait until one of the events is set."""
+    import asyncio
+
+    waits = [asyncio.create_task(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
 
 
 def _with_way_out(error: ConfigurationError) -> ConfigurationError:

@@ -1,7 +1,7 @@
 """`Agent`: one agent on a bus, with handlers, sending, and requests that are one awaitable call.
 
 Owns: what an author of an agent uses. Leaves to others: the stream (`client.session`), AMS and DF calls (`client.ams`,
-`client.df`), running handlers (`client.handling`), which request an answer is for (`client.questions`).
+`client.df`), handing over what is sent (`client.sending`), running handlers (`client.handling`), which request an answer is for (`client.questions`).
 """
 
 from __future__ import annotations
@@ -23,13 +23,12 @@ from gagent_grpc.client.df import DfClient, entry_of
 from gagent_grpc.client.handling import Handling
 from gagent_grpc.client.ids import new_id
 from gagent_grpc.client.message import Receipt, Received, answer_headers, encoded
-from gagent_grpc.client.outbox import RESEND_FLAG, Sending
-from gagent_grpc.client.questions import Question, Questions, refusal
+from gagent_grpc.client.questions import Question, Questions
+from gagent_grpc.client.sending import Sender, WhenFull, patience_of
 from gagent_grpc.client.session import ClientSession, Introduction
 from gagent_grpc.client.transport import Calls, endpoints
-from gagent_grpc.codec.acl import acl_to_proto
 from gagent_grpc.config import ClientLimits
-from gagent_grpc.envelope import Priority, Report
+from gagent_grpc.envelope import OnReceiverLost, Priority, Report
 from gagent_grpc.errors import (
     AgentAlreadyRegistered,
     AgentNotRegistered,
@@ -37,13 +36,11 @@ from gagent_grpc.errors import (
     BusError,
     FailureFromAgent,
     InvalidArgument,
-    MessageTooLarge,
     NotUnderstoodByAgent,
     PreconditionFailed,
     RefusedByAgent,
     Unavailable,
 )
-from gagent_grpc.pb.gagent.v1 import bus_service_pb2
 
 _logger = logging.getLogger(__name__)
 
@@ -108,7 +105,7 @@ class Agent:
         self.name = name.partition("@")[0]
         """Local name."""
         self._limits = limits or ClientLimits()
-        self._handling = Handling(self.name, self.send_message, threads=self._limits.concurrency)
+        self._handling = Handling(self.name, self._send_answer, threads=self._limits.concurrency + 1)
         self._state = LifeCycleState.INITIATED
         self._state_handlers: list[Callable[[LifeCycleState, str], None]] = []
         self._questions = Questions()
@@ -120,8 +117,8 @@ class Agent:
             handle=self._handling.handle,
             state_changed=self._changed,
         )
+        self._sender = Sender(self.name, self._session, self._limits)
         self._keeper: asyncio.Task[None] | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._closing = asyncio.Lock()
         calls = Calls(self._session, self._limits.call_timeout)
         self.ams = AmsClient(calls)
@@ -157,7 +154,6 @@ class Agent:
         if self._keeper is not None:
             raise PreconditionFailed(f"{self.name}: the agent is open already")
         self._session.prepare()
-        self._loop = asyncio.get_running_loop()
         self._closing = asyncio.Lock()
         self._keeper = asyncio.create_task(self._session.run())
         try:
@@ -340,13 +336,16 @@ class Agent:
         expires_in: float | None = None,
         report: Report = Report.RECEIPT,
         message_id: str | None = None,
+        on_receiver_lost: OnReceiverLost | None = None,
+        when_full: WhenFull = "fail",
         **parameters: Any,
     ) -> list[Receipt]:
         """Send one message and wait for its receipts.
 
         While the bus is away this waits without a limit: the message is sent when the bus is back. Giving up the wait,
         as `asyncio.timeout` does, does not unsend it. Whoever sends it once more must give the same ``message_id``
-        both times, and it still arrives once.
+        both times, and it still arrives once. A message that was refused for want of room is not sent again once its
+        caller has given up.
 
         Args:
             to: Receiver or receivers, `name` or `name@platform`.
@@ -357,13 +356,21 @@ class Agent:
             expires_in: Seconds after which it is of no use.
             report: How to hear of the outcome.
             message_id: Identity; a new UUIDv7 by default. The same one with the same body is DUPLICATE.
+            on_receiver_lost: For acts that expect an answer: what happens when the receiver got the message and is lost
+                before it answered. FAIL, the default, has the bus answer with a `failure`; with WAIT the message
+                waits for it to come back, until the ``reply_by`` of the message.
+            when_full: What happens when a receiver has no room for the message, or another passing reason keeps it out.
+                "fail" has that raised at once. With "wait" the message is sent again until the receiver takes it,
+                refuses it for good, or the agent is closed; what is sent to the same receiver with "wait" meanwhile
+                waits behind it, so that the order holds, and other receivers are not concerned.
             parameters: Further ACL parameters, such as ``conversation_id`` or ``ontology``.
 
         Returns:
             A receipt for each receiver that is DUPLICATE; empty when all were accepted anew.
 
         Raises:
-            DeliveryRefused: A receiver was not reached, or there is none; its `receipts` tell of all.
+            DeliveryRefused: A receiver was not reached, or there is none; its `receipts` tell of all. HELD is the
+                outcome where messages that were sent with "wait" still wait for room at the receiver.
             MessageTooLarge: The message is over the limit of the bus.
             UnknownPerformative: ``performative`` is none of FIPA's 22 acts.
             InvalidArgument: A parameter has a value that cannot be sent.
@@ -373,7 +380,14 @@ class Agent:
         act = Performative.parse(performative) if isinstance(performative, str) else performative
         message = ACLMessage(act, receivers=identifiers(to), content=content, **parameters)
         return await self.send_message(
-            message, priority=priority, transient=transient, expires_in=expires_in, report=report, message_id=message_id
+            message,
+            priority=priority,
+            transient=transient,
+            expires_in=expires_in,
+            report=report,
+            message_id=message_id,
+            on_receiver_lost=on_receiver_lost,
+            when_full=when_full,
         )
 
     async def send_message(
@@ -387,6 +401,8 @@ class Agent:
         message_id: str | None = None,
         headers: Mapping[str, str] | None = None,
         to: Sequence[str] = (),
+        on_receiver_lost: OnReceiverLost | None = None,
+        when_full: WhenFull = "fail",
     ) -> list[Receipt]:
         """Send an ACL message as it is; arguments, result and errors as `send`.
 
@@ -399,23 +415,30 @@ class Agent:
             message_id: As `send`.
             headers: Trace context and hops, as `answer_headers` makes them for an answer.
             to: Delivery addresses, where they are others than the receivers that the message names.
+            on_receiver_lost: As `send`.
+            when_full: As `send`.
         """
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        sending = Sending(1, done)
-        payload = encoded(message, priority, transient, expires_in, report, message_id, headers, to)
-        await self._hand_over([payload], [len(to or message.receivers)], sending)
-        await done
-        refused = [one for _, one in sending.refusals if not one.delivered]
-        if refused:
-            raise refusal(refused, message)
-        return [one for _, one in sending.refusals]
+        patience = patience_of(when_full, report)
+        payload = encoded(message, priority, transient, expires_in, report, message_id, headers, to, on_receiver_lost)
+        return await self._sender.send(message, payload, to=to, patience=patience, priority=priority)
 
-    async def send_all(self, messages: Iterable[ACLMessage], *, transient: bool = False) -> list[tuple[int, Receipt]]:
+    async def _send_answer(self, message: ACLMessage, headers: Mapping[str, str]) -> None:
+        """Send what a handler answers; it may wait for room for `answer_patience`."""
+        payload = encoded(message, headers=headers)
+        await self._sender.send(message, payload, patience=self._limits.answer_patience)
+
+    async def send_all(
+        self, messages: Iterable[ACLMessage], *, transient: bool = False, when_full: WhenFull = "wait"
+    ) -> list[tuple[int, Receipt]]:
         """Send many messages and wait until each has its receipts: the cheap way for a flood.
+
+        By default it goes at the pace of the slowest receiver: nothing is left out, and each receiver gets its messages
+        in order. Cancelled, it sends nothing again that was refused for want of room.
 
         Args:
             messages: In the order in which they are to arrive.
             transient: Need not survive a restart of the bus.
+            when_full: As `send`, but for its default. With "fail" what a receiver has no room for is left out and told.
 
         Returns:
             (place among the messages, receipt) of every receiver that is not ACCEPTED.
@@ -426,45 +449,15 @@ class Agent:
             PreconditionFailed: The agent is not open.
             BusError: The session is over.
         """
-        payloads: list[bytes] = []
-        receivers: list[int] = []
-        waiting: list[tuple[int, Sending, asyncio.Future[None]]] = []
-        place = 0
-
-        async def hand_over() -> None:
-            nonlocal place
-            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            sending = Sending(len(payloads), done)
-            await self._hand_over(payloads, receivers, sending)
-            waiting.append((place, sending, done))
-            place += len(payloads)
-            payloads.clear()
-            receivers.clear()
-
-        for message in messages:
-            made = bus_service_pb2.BusMessage(id=new_id())
-            if transient:
-                made.transient = True
-            acl_to_proto(message, made.acl)
-            payloads.append(made.SerializeToString())
-            receivers.append(len(message.receivers))
-            if len(payloads) >= _SEND_ALL_BATCH:
-                await hand_over()
-                # The writer sends these while the next ones are made.
-                await asyncio.sleep(0)
-        if payloads:
-            await hand_over()
-        found: list[tuple[int, Receipt]] = []
-        for first, sending, done in waiting:
-            await done
-            found.extend((first + index, receipt) for index, receipt in sending.refusals)
-        return found
+        return await self._sender.send_all(messages, transient=transient, patience=patience_of(when_full))
 
     async def reply(
         self,
         original: ACLMessage,
         performative: str | Performative,
         content: str | bytes | None = None,
+        *,
+        when_full: WhenFull = "fail",
         **parameters: Any,
     ) -> list[Receipt]:
         """Answer a message: conversation, protocol and language are kept (SC00061).
@@ -473,6 +466,7 @@ class Agent:
             original: What is answered; the answer goes to its `reply_to`, else to its sender.
             performative: The communicative act.
             content: Text or bytes; None for none.
+            when_full: As `send`.
             parameters: ACL parameters that differ from what an answer has by itself.
 
         Returns:
@@ -484,21 +478,30 @@ class Agent:
         """
         act = Performative.parse(performative) if isinstance(performative, str) else performative
         headers = answer_headers(original)
-        return await self.send_message(original.create_reply(act, content, **parameters), headers=headers)
+        answer = original.create_reply(act, content, **parameters)
+        return await self.send_message(answer, headers=headers, when_full=when_full)
 
     async def request(
-        self, to: Receivers, content: str | bytes | None = None, *, timeout: float | None = None, **parameters: Any
+        self,
+        to: Receivers,
+        content: str | bytes | None = None,
+        *,
+        timeout: float | None = None,
+        on_receiver_lost: OnReceiverLost | None = None,
+        **parameters: Any,
     ) -> Received:
         """Send a `request` and wait for what it leads to (FIPA SC00026): an `inform`, after an `agree` or without.
 
         An `agree` is not the answer yet. An answer that comes after the time is mail like any other, and goes to a
-        handler. Giving up, in time or before, does not take the request back.
+        handler. Giving up, in time or before, does not take the request back. An agent that got the request and is lost
+        before it answered does not let anybody wait to the end: the bus answers with a `failure` in its place.
 
         Args:
             to: Whom to ask. Of several receivers the first one that answers counts, whatever its answer is.
             content: What is asked.
             timeout: Seconds to wait for the answer, time for finding a lost bus again included; `request_timeout`
                 (120 s) by default.
+            on_receiver_lost: As `send`.
             parameters: Further ACL parameters; ``performative`` for another act that expects an answer.
 
         Returns:
@@ -506,7 +509,8 @@ class Agent:
 
         Raises:
             DeliveryRefused: A receiver was not reached.
-            RefusedByAgent, FailureFromAgent, NotUnderstoodByAgent: The conversation ended so.
+            RefusedByAgent, FailureFromAgent, NotUnderstoodByAgent: The conversation ended so; `sender` is the AMS of the
+                bus where that answered in the place of an agent.
             AnswerTimeout: No answer came in time; it says so when the receiver is not there to answer, which takes up
                 to a second more.
             MessageTooLarge: The message is over the limit of the bus.
@@ -529,8 +533,8 @@ class Agent:
         self._questions.add(question)
         try:
             async with asyncio.timeout(seconds):
-                payload = encoded(message, report=Report.RECEIPT_LAZY)
-                await self._hand_over([payload], [len(message.receivers)], question)
+                payload = encoded(message, report=Report.RECEIPT_LAZY, on_receiver_lost=on_receiver_lost)
+                await self._sender.hand_over([payload], [message.receivers], question)
                 answer = await question.answer
         except TimeoutError:
             # First of all, so that an answer that still comes is mail.
@@ -548,30 +552,6 @@ class Agent:
             raise ending(answer.sender.name if answer.sender else "", content_text)
         return answer
 
-    async def _hand_over(self, payloads: Sequence[bytes], receivers: Sequence[int], sending: Sending) -> None:
-        """Put encoded messages into the outbox, waiting while it is full."""
-        session = self._session
-        keeper = self._keeper
-        if keeper is None:
-            text = "the agent is not open; use it inside `async with agent` or `run`"
-            raise PreconditionFailed(f"{self.name}: {text}")
-        if asyncio.get_running_loop() is not self._loop:
-            text = "the agent lives on another event loop; hand the coroutine to asyncio.run_coroutine_threadsafe"
-            raise PreconditionFailed(f"{self.name}: {text}")
-        for payload in payloads:
-            # A repetition is a little longer, and must fit as well.
-            size = len(payload) + len(RESEND_FLAG)
-            if session.max_message_bytes and size > session.max_message_bytes:
-                raise MessageTooLarge(size, session.max_message_bytes)
-        while session.outbox.bytes > self._limits.max_queued_bytes and not keeper.done():
-            session.room.clear()
-            await session.room.wait()
-        if keeper.done():
-            error = None if keeper.cancelled() else keeper.exception()
-            raise error if isinstance(error, BusError) else PreconditionFailed(f"{self.name}: the session is over")
-        session.outbox.add(payloads, receivers, sending)
-        session.wake()
-
     def _changed(self, state: LifeCycleState, changed_by: str) -> None:
         if state is self._state:
             return
@@ -582,6 +562,3 @@ class Agent:
             except Exception:
                 # It is told in passing; the session goes on.
                 _logger.exception("%s: a handler of states failed at %s", self.name, state)
-
-
-_SEND_ALL_BATCH = 512

@@ -18,11 +18,13 @@ from gagent_grpc.client.questions import Questions
 from gagent_grpc.client.transport import is_cancelled
 from gagent_grpc.codec.times import duration_to_proto
 from gagent_grpc.config import ClientLimits
+from gagent_grpc.envelope import Priority
 from gagent_grpc.pb.gagent.internal.v1 import bus_frames_pb2 as twin
 from gagent_grpc.pb.gagent.v1 import bus_service_pb2
 
 _logger = logging.getLogger(__name__)
 
+_URGENT = int(Priority.URGENT)
 _MAX_RETRY_DELAY = 60.0
 """Seconds."""
 _REMEMBERED_FAILURES = 1_000
@@ -58,9 +60,10 @@ class Deliveries:
         self._acks: list[int] = []
         self._nacks: list[twin.Nack] = []
         self._rejects: list[twin.Reject] = []
-        self._in_progress: dict[tuple[str, str], Job] = {}
-        # Ordered, since the first key of a plain dictionary gets dearer to find with each one that was deleted before it.
-        self._handled: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._in_progress: set[Job] = set()
+        # Two halves: when the newer one is full, the older one is forgotten whole, so that no message pays for that.
+        self._handled: set[tuple[str, str]] = set()
+        self._handled_before: set[tuple[str, str]] = set()
         self._failed: OrderedDict[tuple[str, str], None] = OrderedDict()
         """Messages whose failure has been logged with its traceback."""
         self._aids: dict[str, AgentIdentifier] = {}
@@ -86,7 +89,7 @@ class Deliveries:
 
     def held(self) -> list[int]:
         """Return the numbers that a new session is to leave with this agent, in order."""
-        in_hand = {job.sequence for job in self._in_progress.values() if job.sequence}
+        in_hand = {job.sequence for job in self._in_progress if job.sequence}
         return sorted(in_hand.union(self._acks))
 
     def reconnected(self, held: frozenset[int], platform: str) -> None:
@@ -95,7 +98,7 @@ class Deliveries:
         self._aids.clear()
         # What the bus does not hold for this agent any more comes again, maybe under another number.
         self._acks = [sequence for sequence in self._acks if sequence in held]
-        for job in self._in_progress.values():
+        for job in self._in_progress:
             if job.sequence not in held:
                 job.sequence = 0
         # A handler that failed since the hello has its delivery held, though nobody has it in hand any more.
@@ -125,34 +128,36 @@ class Deliveries:
             sender = delivery.sender
             message = delivery.message
             key = (sender, message.id or delivery.id)
-            if delivery.redelivered and self._known(delivery.sequence, key):
+            sequence = delivery.sequence
+            if delivery.redelivered and self._known(sequence, key):
                 continue
-            if not message.HasField("acl"):
-                self._rejects.append(twin.Reject(sequence=delivery.sequence, reason=_NO_ACL))
+            acl = message.acl
+            if not (acl.performative or message.HasField("acl")):
+                self._rejects.append(twin.Reject(sequence=sequence, reason=_NO_ACL))
                 self._wake.set()
-            elif asking and self._questions.take(delivery, self._sender_of(delivery)):
+            elif asking and self._questions.take(delivery, self._identifier(sender)):
                 # Not by way of the lanes: the handler that asked may hold the lane, or be the last that may run.
-                self._settle(key, delivery.sequence)
+                self._settle(key, sequence)
             else:
-                jobs.append(Job(delivery, delivery.sequence, key, (sender, message.acl.conversation_id)))
+                lane = (sender, acl.conversation_id, message.priority == _URGENT)
+                jobs.append(Job(delivery, acl, sequence, key, lane))
         if jobs:
             self.lanes.add(jobs)
 
     def _known(self, sequence: int, key: tuple[str, str]) -> bool:
         """Return whether a redelivery is of a message that a handler has, or had; its settle goes to the new number."""
-        job = self._in_progress.get(key)
+        job = next((job for job in self._in_progress if job.key == key), None)
         if job is not None:
             job.sequence = sequence
             return True
-        if key in self._handled:
+        if key in self._handled or key in self._handled_before:
             self._acks.append(sequence)
             self._wake.set()
             return True
         return False
 
-    def _sender_of(self, delivery: bus_service_pb2.Delivery) -> AgentIdentifier:
+    def _identifier(self, sender: str) -> AgentIdentifier:
         """Return who sent a delivery: the bare name for an agent of this platform."""
-        sender = delivery.sender
         found = self._aids.get(sender)
         if found is None:
             name, _, platform = sender.partition("@")
@@ -166,27 +171,27 @@ class Deliveries:
 
     async def _run(self, job: Job) -> bool:
         """Handle one delivery; return whether its lane may go on."""
-        delivery = job.delivery
-        self._in_progress[job.key] = job
+        self._in_progress.add(job)
         try:
-            await self._handle(Received(delivery, self._sender_of(delivery)))
+            await self._handle(Received(job.delivery, self._identifier(job.key[0]), job.acl))
         except (Exception, asyncio.CancelledError) as error:
             if isinstance(error, asyncio.CancelledError) and is_cancelled():
                 raise
             # A CancelledError of something that the handler awaited is the handler's failure, and no more than that.
             return not self._give_back(job, error)
-        self._in_progress.pop(job.key, None)
+        self._in_progress.discard(job)
         self._settle(job.key, job.sequence)
         return True
 
     def _settle(self, key: tuple[str, str], sequence: int) -> None:
-        handled = self._handled
-        handled[key] = None
-        if len(handled) > self._limits.handled_ids:
-            handled.popitem(last=False)
+        self._handled.add(key)
+        if len(self._handled) >= self._limits.handled_ids:
+            self._handled, self._handled_before = set(), self._handled
+        if not self._acks:
+            # Also without a number: somebody may wait for the last handler to be done.
+            self._wake.set()
         if sequence:
             self._acks.append(sequence)
-        self._wake.set()
 
     def _give_back(self, job: Job, error: BaseException) -> bool:
         """A handler failed: the delivery is to come again after a delay.
@@ -198,7 +203,7 @@ class Deliveries:
         delay = min(_MAX_RETRY_DELAY, self._limits.retry_delay * 2 ** min(attempt - 1, 10))
         words = _words(error)
         self._log_failure(job, attempt, delay, words)
-        self._in_progress.pop(job.key, None)
+        self._in_progress.discard(job)
         self._wake.set()
         if not job.sequence:
             return False
@@ -208,7 +213,7 @@ class Deliveries:
     def _log_failure(self, job: Job, attempt: int, delay: float, words: str) -> None:
         """Log a failure: with its traceback the first time that the message fails here, later in one line."""
         text = "%s: the handler of a message of %s failed (attempt %d, again in %g s)"
-        values = (self._name, self._sender_of(job.delivery).name, attempt, delay)
+        values = (self._name, self._identifier(job.key[0]).name, attempt, delay)
         if job.key in self._failed:
             _logger.error(f"{text}: %s", *values, " ".join(words.split()))
             return

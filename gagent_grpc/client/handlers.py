@@ -64,7 +64,7 @@ class Handlers:
         for entry in self._entries:
             if entry.performative is not None and entry.performative is not message.performative:
                 continue
-            if all(_same(message, name, value) for name, value in entry.parameters):
+            if not entry.parameters or all(_same(message, name, value) for name, value in entry.parameters):
                 return entry
         return None
 

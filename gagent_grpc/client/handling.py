@@ -10,33 +10,34 @@ import asyncio
 import contextvars
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 from gagent_grpc.acl.message import AUTOMATIC, ACLMessage
 from gagent_grpc.acl.performative import EXPECTS_ANSWER, Performative
 from gagent_grpc.client.handlers import Answer, Handlers
-from gagent_grpc.client.ids import new_id
-from gagent_grpc.client.message import Receipt, Received, answer_headers
+from gagent_grpc.client.message import Received, answer_headers
+from gagent_grpc.envelope import Outcome
 from gagent_grpc.errors import DeliveryRefused, InvalidArgument, MessageTooLarge
 
 _logger = logging.getLogger(__name__)
 
-_ANSWER_ATTEMPTS = 6
-"""With the bus's own advice of 0.1 s, doubled each time, an answer waits 3 s for room."""
+_PASSING = {Outcome.MAILBOX_FULL.name, Outcome.HELD.name, Outcome.RATE_LIMITED.name}
 _BY_PROGRAM = {AUTOMATIC: "true"}
 
 
 class Handling:
     """Handles the messages of one agent."""
 
-    def __init__(self, name: str, send: Callable[..., Awaitable[list[Receipt]]], *, threads: int) -> None:
+    def __init__(
+        self, name: str, send: Callable[[ACLMessage, Mapping[str, str]], Awaitable[object]], *, threads: int
+    ) -> None:
         """Handle messages of the agent ``name``.
 
         Args:
             name: Whose they are, for the log and the names of the threads.
-            send: `Agent.send_message`.
+            send: Sends an answer with these headers. One that finds no room waits a while before it raises.
             threads: Handlers that may block at the same time.
         """
         self.handlers = Handlers()
@@ -91,30 +92,27 @@ class Handling:
         return value
 
     async def _answer(self, message: Received, act: Performative, content: str | bytes, **parameters: Any) -> None:
-        """Answer; an answer that cannot be delivered is the asker's loss."""
+        """Answer; an answer that cannot be delivered is the asker's loss.
+
+        Raises:
+            DeliveryRefused: The asker had no room for as long as an answer waits: the message is to be handled again.
+        """
         try:
-            await self._send_patiently(message, message.create_reply(act, content, **parameters))
+            await self._send_answer(message, message.create_reply(act, content, **parameters))
         except (MessageTooLarge, InvalidArgument) as error:
             # The same would come of handling the message once more.
             _logger.error("%s: an answer to %s cannot be sent: %s", self._name, _sender(message), error)  # noqa: TRY400
             text = f"the answer cannot be sent: {error}"
             failure = message.create_reply(Performative.FAILURE, text, user_parameters=_BY_PROGRAM)
-            await self._send_patiently(message, failure)
+            await self._send_answer(message, failure)
 
-    async def _send_patiently(self, message: Received, answer: ACLMessage) -> None:
-        """Send an answer to ``message``; tried again for a while when its receiver has no room."""
-        headers = answer_headers(message)
-        message_id = new_id()
-        for attempt in range(_ANSWER_ATTEMPTS):
-            try:
-                await self._send(answer, headers=headers, message_id=message_id)
-            except DeliveryRefused as refused:
-                if refused.retry_after is None or attempt == _ANSWER_ATTEMPTS - 1:
-                    _logger.warning("%s: an answer was not delivered: %s", self._name, refused)
-                    return
-                await asyncio.sleep(min(5.0, refused.retry_after * 2**attempt))
-            else:
-                return
+    async def _send_answer(self, message: Received, answer: ACLMessage) -> None:
+        try:
+            await self._send(answer, answer_headers(message))
+        except DeliveryRefused as refused:
+            if refused.outcome in _PASSING:
+                raise
+            _logger.warning("%s: an answer was not delivered: %s", self._name, refused)
 
 
 def _sender(message: Received) -> str:

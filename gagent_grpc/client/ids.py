@@ -17,19 +17,28 @@ def uuid7_source() -> Callable[[], str]:
     # A counter of the C library is stepped as a whole, where `count += 1` in two threads would give one number twice.
     step = itertools.count().__next__
     clock = time.time_ns
-    seed = 0
+    variant, tail = 0x8000, ""
 
     def draw() -> None:
-        nonlocal seed
+        nonlocal variant, tail
         seed = int.from_bytes(os.urandom(7), "big") & ((1 << 52) - 1)
+        # The first four bits stand beside the variant, the others are the last group.
+        variant = 0x8000 | seed >> 48
+        tail = f"-{seed & 0xFFFF_FFFF_FFFF:012x}"
+
+    # The millisecond and how it is written, as one value, so that another thread never sees half of a change.
+    now: tuple[int, str] = (0, "")
 
     def make() -> str:
+        nonlocal now
         count = step() & 0x3FFFFF
-        # 12 bits after the version, then 10 bits of the count and the seed after the variant.
-        high = ((clock() // 1_000_000) << 16) | 0x7000 | (count >> 10)
-        low = 0x8000_0000_0000_0000 | ((count & 0x3FF) << 52) | seed
-        text = f"{high:016x}{low:016x}"
-        return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+        moment, head = now
+        millisecond = clock() // 1_000_000
+        if millisecond != moment:
+            head = f"{millisecond >> 16:08x}-{millisecond & 0xFFFF:04x}-7"
+            now = millisecond, head
+        # 12 bits of the count after the version, 10 after the variant.
+        return f"{head}{count >> 10:03x}-{variant | (count & 0x3FF) << 4:04x}{tail}"
 
     draw()
     if hasattr(os, "register_at_fork"):

@@ -1,4 +1,4 @@
-"""Runs handlers: in order within a lane, lanes side by side up to a bound.
+"""Runs handlers: in order within a lane, lanes side by side up to a bound, urgent messages first.
 
 Owns: lanes, the tasks that work on them, and what a lane does while one of its messages is on its way back. Leaves to
 others: what a handler does (given as `run`), settling (`client.deliveries`).
@@ -14,17 +14,20 @@ from typing import Any
 
 _logger = logging.getLogger(__name__)
 
-Lane = tuple[str, str]
-"""(sender, conversation id): messages of one lane are handled one after the other."""
+Lane = tuple[str, str, bool]
+"""(sender, conversation id, urgent): messages of one lane are handled one after the other. Urgent ones have a lane of their
+own beside the one of their conversation, so that a cancel does not wait for what it is to end."""
 
 
 class Job:
     """One delivery that is to be handled."""
 
-    __slots__ = ("delivery", "key", "lane", "sequence")
+    __slots__ = ("acl", "delivery", "key", "lane", "sequence")
 
-    def __init__(self, delivery: Any, sequence: int, key: tuple[str, str], lane: Lane) -> None:
+    def __init__(self, delivery: Any, acl: Any, sequence: int, key: tuple[str, str], lane: Lane) -> None:
         self.delivery = delivery
+        self.acl = acl
+        """The message in it."""
         self.sequence = sequence
         """Number in the mailbox; 0 once the delivery is no longer this agent's to settle."""
         self.key = key
@@ -48,6 +51,8 @@ class Lanes:
         self._concurrency = concurrency
         self._lanes: dict[Lane, deque[Job]] = {}
         self._ready: deque[Lane] = deque()
+        self._urgent: deque[Lane] = deque()
+        """As `_ready`, for urgent lanes."""
         self._stopped: set[Lane] = set()
         self._workers: set[asyncio.Task[None]] = set()
         self._starting = 0
@@ -62,10 +67,10 @@ class Lanes:
             lane = lanes.get(job.lane)
             if lane is None:
                 lanes[job.lane] = deque((job,))
-                self._ready.append(job.lane)
+                (self._urgent if job.lane[2] else self._ready).append(job.lane)
             else:
                 lane.append(job)
-        if self._ready:
+        if self._urgent or self._ready:
             self._start_worker()
 
     def returned(self, sequences: frozenset[int]) -> None:
@@ -75,26 +80,44 @@ class Lanes:
             if lane[0].sequence not in sequences:
                 continue
             self._stopped.discard(key)
-            kept = deque(job for job in lane if job.sequence not in sequences)
-            if kept:
-                self._lanes[key] = kept
-                self._ready.append(key)
-            else:
-                del self._lanes[key]
-        if self._ready:
+            self._drop(key, sequences)
+            if key in self._lanes:
+                self._ready_of(key).append(key)
+            # To the bus it is one lane with the one of another urgency.
+            beside = (*key[:2], not key[2])
+            if beside in self._ready_of(beside):
+                self._drop(beside, sequences)
+                if beside not in self._lanes:
+                    self._ready_of(beside).remove(beside)
+            elif beside in self._lanes:
+                self._drop(beside, sequences, begun=1)
+        if self._urgent or self._ready:
             self._start_worker()
+
+    def _ready_of(self, key: Lane) -> deque[Lane]:
+        return self._urgent if key[2] else self._ready
+
+    def _drop(self, key: Lane, sequences: frozenset[int], *, begun: int = 0) -> None:
+        """Drop the jobs of a lane that are in ``sequences``, but for the first ``begun``."""
+        lane = list(self._lanes[key])
+        kept = deque(job for place, job in enumerate(lane) if place < begun or job.sequence not in sequences)
+        if kept:
+            self._lanes[key] = kept
+        else:
+            del self._lanes[key]
 
     def forget_waiting(self, *, held: Container[int] = frozenset()) -> None:
         """Drop every delivery that no handler has begun: the session is over and they come again.
 
         A lane that waits for the return of a job goes on waiting when the new session still has the job in ``held``.
         """
-        dropped = set(self._ready)
+        dropped = {*self._ready, *self._urgent}
         dropped.update(key for key in self._stopped if self._lanes[key][0].sequence not in held)
         # What is left has a handler, or waits for a return.
         self._lanes = {key: deque((lane[0],)) for key, lane in self._lanes.items() if key not in dropped}
         self._stopped -= dropped
         self._ready.clear()
+        self._urgent.clear()
 
     def close(self) -> None:
         """Begin no handler any more: what waits, and what still comes, is for the next session."""
@@ -119,13 +142,17 @@ class Lanes:
             self._workers.difference_update(workers)
         self._lanes.clear()
         self._ready.clear()
+        self._urgent.clear()
         self._stopped.clear()
         # One that was cancelled before its first step has not counted itself.
         self._starting = 0
 
     def _start_worker(self) -> None:
-        """See to one more worker; each one that begins sees to the next, so handlers that never wait need just one."""
-        if self._starting == 0 and len(self._workers) < self._concurrency:
+        """See to one more worker; each one that begins sees to the next, so handlers that never wait need just one.
+
+        Urgent work may have one more than all the others.
+        """
+        if self._starting == 0 and len(self._workers) < self._concurrency + bool(self._urgent):
             self._starting += 1
             worker = asyncio.create_task(self._work())
             self._workers.add(worker)
@@ -141,23 +168,27 @@ class Lanes:
     async def _work(self) -> None:
         self._starting -= 1
         done = 0
-        while self._ready:
+        urgent, ready, workers = self._urgent, self._ready, self._workers
+        # The one worker more is for urgent work: when that is done, whichever is done first leaves.
+        while urgent or (ready and len(workers) <= self._concurrency):
             done += 1
             if done % _JOBS_IN_A_ROW == 0:
                 # Handlers that never wait would keep the loop from the writer, and the bus from their settles.
                 await asyncio.sleep(0)
-            if not self._ready:
-                break
-            key = self._ready.popleft()
-            if self._ready:
+                if not (urgent or ready):
+                    break
+            key = (urgent or ready).popleft()
+            if urgent or ready:
                 self._start_worker()
-            go_on = await self._run(self._lanes[key][0])
+            job = self._lanes[key][0]
+            go_on = await self._run(job)
+            # Not kept from before: what waited in the lane may have been dropped meanwhile.
             lane = self._lanes[key]
             if go_on:
                 lane.popleft()
                 if lane:
                     # To the end of the line, so that a busy lane does not keep the others waiting.
-                    self._ready.append(key)
+                    self._ready_of(key).append(key)
                 else:
                     del self._lanes[key]
             else:

@@ -11,8 +11,8 @@ from gagent_grpc.acl.message import ACLMessage
 from gagent_grpc.client.ids import new_id
 from gagent_grpc.codec.acl import LazyACLMessage, acl_to_proto
 from gagent_grpc.codec.times import datetime_of, seconds_of
-from gagent_grpc.envelope import Outcome, Priority, Report
-from gagent_grpc.pb.gagent.v1 import bus_service_pb2
+from gagent_grpc.envelope import OnReceiverLost, Outcome, Priority, Report
+from gagent_grpc.pb.gagent.v1 import acl_pb2, bus_service_pb2
 
 
 class Received(LazyACLMessage):
@@ -21,22 +21,30 @@ class Received(LazyACLMessage):
     `sender` is the one that the bus vouches for, not what the body claims.
     """
 
-    __slots__ = ("_delivery", "attempt", "redelivered", "sequence")
+    __slots__ = ("_delivery",)
 
-    sequence: int
-    """Number of the message in this agent's mailbox."""
-    attempt: int
-    """How often it has been delivered, this time included; a lower bound after a crash of the bus."""
-    redelivered: bool
-    """It may have been delivered before."""
-
-    def __init__(self, delivery: bus_service_pb2.Delivery, sender: AgentIdentifier) -> None:
-        super().__init__(delivery.message.acl)
+    def __init__(
+        self, delivery: bus_service_pb2.Delivery, sender: AgentIdentifier, acl: acl_pb2.AclMessage | None = None
+    ) -> None:
+        """Make the view of a delivery; ``acl`` is the message in it, where the caller has it at hand."""
+        super().__init__(delivery.message.acl if acl is None else acl)
         self._delivery = delivery
         self.sender = sender
-        self.sequence = delivery.sequence
-        self.attempt = delivery.attempt
-        self.redelivered = delivery.redelivered
+
+    @property
+    def sequence(self) -> int:
+        """Number of the message in this agent's mailbox."""
+        return self._delivery.sequence
+
+    @property
+    def attempt(self) -> int:
+        """How often it has been delivered, this time included; a lower bound after a crash of the bus."""
+        return self._delivery.attempt
+
+    @property
+    def redelivered(self) -> bool:
+        """It may have been delivered before."""
+        return self._delivery.redelivered
 
     @property
     def id(self) -> str:
@@ -73,6 +81,7 @@ def encoded(
     message_id: str | None = None,
     headers: Mapping[str, str] | None = None,
     to: Sequence[str] = (),
+    on_receiver_lost: OnReceiverLost | None = None,
 ) -> bytes:
     """Return a message as it travels; arguments as `Agent.send_message`.
 
@@ -88,6 +97,8 @@ def encoded(
         made.report = int(report)  # type: ignore[assignment]  # [assignment]: same numbers by test.
     if expires_in is not None:
         made.expires_at.FromDatetime(datetime.now(UTC) + timedelta(seconds=expires_in))
+    if on_receiver_lost is not None:
+        made.on_receiver_lost = int(on_receiver_lost)  # type: ignore[assignment]  # [assignment]: same numbers by test.
     if headers:
         made.headers.update(headers)
     acl_to_proto(message, made.acl)

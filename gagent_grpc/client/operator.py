@@ -8,6 +8,7 @@ from typing import Self
 
 import grpc
 
+from gagent_grpc.client.admin import AdminClient
 from gagent_grpc.client.ams import AmsClient
 from gagent_grpc.client.df import DfClient
 from gagent_grpc.client.transport import Calls, endpoints, open_channel
@@ -41,6 +42,8 @@ class Operator:
         """The agent management system."""
         self.df = DfClient(calls)
         """The directory facilitator."""
+        self.admin = AdminClient(calls)
+        """Counts, dead letters, and the end of the bus."""
 
     async def __aenter__(self) -> Self:
         """Connect to the first endpoint that answers.

@@ -12,9 +12,9 @@ from gagent_grpc.acl.aid import AgentIdentifier
 from gagent_grpc.acl.message import ACLMessage
 from gagent_grpc.acl.performative import EXPECTS_ANSWER, Performative
 from gagent_grpc.client.message import Receipt, Received
-from gagent_grpc.client.outbox import Sending
+from gagent_grpc.client.pending import Sending
 from gagent_grpc.errors import BusError, DeliveryRefused
-from gagent_grpc.pb.gagent.v1 import bus_service_pb2
+from gagent_grpc.pb.gagent.v1 import acl_pb2, bus_service_pb2
 
 _ACTS = frozenset(int(act) for act in Performative)
 
@@ -31,8 +31,9 @@ class Question(Sending):
         self.message = message
         self.reply_with = message.reply_with or ""
         self.conversation_id = message.conversation_id or ""
-        self.asked = frozenset(one.name.removesuffix(f"@{platform}") for one in message.receivers)
-        """Names of those who are asked."""
+        names = [one.name.removesuffix(f"@{platform}") for one in message.receivers]
+        self.asked = frozenset([*names, *(f"{name}@{platform}" for name in names)])
+        """Names of those who are asked, in either form."""
 
     def _conclude(self) -> None:
         refused = [one for _, one in self.refusals if not one.delivered]
@@ -81,7 +82,11 @@ class Questions:
         An `agree` is taken, and the question goes on waiting for what was agreed to.
         """
         acl = delivery.message.acl
-        question = self.find(acl.performative, sender.name, acl.in_reply_to, acl.conversation_id)
+        lost = _answered_for(acl, sender)
+        question = self.find(acl.performative, lost or sender.name, acl.in_reply_to, acl.conversation_id)
+        if question is not None and lost and lost not in question.asked:
+            # The failure of a request that nobody waits for any more.
+            question = None
         if question is None or acl.performative not in _ACTS:
             # What could not be read is no answer: a handler finds out, and the bus hears of it.
             return False
@@ -117,6 +122,13 @@ class Questions:
         if not waiting:
             return None
         return _oldest(waiting, sender) or next((one for one in waiting if one.reply_with == conversation_id), None)
+
+
+def _answered_for(acl: acl_pb2.AclMessage, sender: AgentIdentifier) -> str:
+    """Return for whom the AMS answers with this message; "" for a message of anybody else's."""
+    if int(acl.performative) != Performative.FAILURE or sender.name.partition("@")[0] != "ams":
+        return ""
+    return acl.user_parameters.get("X-failed-receiver", "")
 
 
 def _oldest(waiting: list[Question], sender: str) -> Question | None:

@@ -110,14 +110,22 @@ class ClientSession:
         self._window_messages = 0
         self._window_bytes = 0
         self._heartbeat_interval = _HEARTBEAT_INTERVAL
-        self._over: BusError | None = None
+        self.over: BusError | None = None
         """Why there is no session and none is looked for."""
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """Where the session lives."""
         self.prepare()
-        self._over = PreconditionFailed(f"{introduction.name}: the agent is not open")
+        text = "the agent is not open; use it inside `async with agent` or `run`"
+        self.over = PreconditionFailed(f"{introduction.name}: {text}")
 
     def prepare(self) -> None:
         """Make ready for `run`, the first time or again after an end, on whatever loop runs now."""
+        with contextlib.suppress(RuntimeError):
+            # None runs where an agent is made.
+            self.loop = asyncio.get_running_loop()
         self.connected = asyncio.Event()
+        self.gate = asyncio.Lock()
+        """Held by whoever hands messages over."""
         self.room = asyncio.Event()
         """Set while the outbox takes more."""
         self.room.set()
@@ -132,7 +140,7 @@ class ClientSession:
         self._reconnect_after = 0.0
         self._heartbeat_due = False
         self._heard = False
-        self._over = None
+        self.over = None
         self.deliveries.prepare(self._wake)
 
     # ---- the life of the session -----------------------------------------------------------------------------------
@@ -158,10 +166,10 @@ class ClientSession:
             failure = BusError(f"the session failed: {type(bug).__name__}")
             raise
         finally:
-            self._over = failure or PreconditionFailed(f"{self.introduction.name}: the agent is closed")
+            self.over = failure or PreconditionFailed(f"{self.introduction.name}: the agent is closed")
             self.connected.set()
-            self.outbox.fail(self._over)
-            self._questions.fail(self._over)
+            self.outbox.fail(self.over)
+            self._questions.fail(self.over)
             self.room.set()
 
     async def _hold(self) -> None:
@@ -213,8 +221,8 @@ class ClientSession:
             BusError: The session is over.
         """
         while self._channel is None:
-            if self._over is not None:
-                raise self._over
+            if self.over is not None:
+                raise self.over
             await self.connected.wait()
         return self._channel
 
@@ -336,7 +344,7 @@ class ClientSession:
         self._window_bytes = welcome.send_window.bytes
         self._heartbeat_interval = seconds_of(welcome.heartbeat_interval) or _HEARTBEAT_INTERVAL
         self.deliveries.reconnected(frozenset(welcome.held_sequences), self.platform)
-        self.outbox.reconnected()
+        self.outbox.reconnected(self.platform)
         self._make_room()
         self._draining = False
         self._bye_said = False
@@ -366,7 +374,7 @@ class ClientSession:
         half_closed = False
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(look_at):
+                async with asyncio.timeout_at(look_at if half_closed else min(look_at, self.outbox.due)):
                     await self._wake.wait()
             self._wake.clear()
             if loop.time() >= look_at:
@@ -399,12 +407,14 @@ class ClientSession:
         settle = self.deliveries.settlements()
         if settle is not None:
             return twin.OpenSessionRequest(settle=settle).SerializeToString()
-        if self.outbox.waiting:
+        now = asyncio.get_running_loop().time()
+        if self.outbox.waiting or self.outbox.due <= now:
             batch = self.outbox.take(
                 window_messages=self._window_messages,
                 window_bytes=self._window_bytes,
                 batch_bytes=_BATCH_BYTES,
                 batch_messages=_BATCH_MESSAGES,
+                now=now,
             )
             if batch:
                 return twin.OpenSessionRequest(send=twin.SendBatch(messages=batch)).SerializeToString()
@@ -422,6 +432,9 @@ class ClientSession:
         self._deregister = deregister
         self._at_once = at_once
         self._leaving.set()
+        text = "the agent is closed, and a receiver still had no room"
+        self.outbox.stop_waiting(PreconditionFailed(f"{self.introduction.name}: {text}"))
+        self._make_room()
         self._wake.set()
 
     # ---- reading ---------------------------------------------------------------------------------------------------
@@ -461,9 +474,10 @@ class ClientSession:
 
     def _receipts(self, batch: bus_service_pb2.ReceiptBatch) -> None:
         exceptions = [(one.number, receipt_from_proto(one)) for one in batch.exceptions]
-        self.outbox.receipts(batch.accepted_through, exceptions)
+        outbox = self.outbox
+        outbox.receipts(batch.accepted_through, exceptions, now=asyncio.get_running_loop().time())
         self._make_room()
-        if self.outbox.waiting or self._leaving.is_set():
+        if outbox.waiting or outbox.backlogged or self._leaving.is_set():
             self._wake.set()
 
     def _make_room(self) -> None:

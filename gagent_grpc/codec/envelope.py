@@ -15,11 +15,15 @@ from gagent_grpc.acl.message import ACLMessage
 from gagent_grpc.acl.performative import Performative
 from gagent_grpc.codec.acl import acl_from_proto, acl_to_proto
 from gagent_grpc.codec.times import seconds_of
-from gagent_grpc.envelope import Envelope, Priority, Report
+from gagent_grpc.envelope import Envelope, OnReceiverLost, Priority, Report
 from gagent_grpc.errors import InvalidArgument, shown
-from gagent_grpc.pb.gagent.v1 import acp_pb2, bus_service_pb2
+from gagent_grpc.pb.gagent.internal.v1 import bus_frames_pb2
+from gagent_grpc.pb.gagent.v1 import acl_pb2, acp_pb2, bus_service_pb2
 
-_NOT_SERVED = {5: "not_before", 9: "hold_order", 10: "on_receiver_lost", 15: "signed"}
+_Head = bus_frames_pb2.BusMessageHead
+_Acl = acl_pb2.AclMessage
+
+_NOT_SERVED = {5: "not_before", 15: "signed"}
 """Numbers that are reserved in `BusMessage`: a sender that uses one counts on something that would not happen."""
 _ACP_SIGNATURE = 13
 """The same in `AcpMessage`."""
@@ -27,9 +31,12 @@ _ACTS = frozenset(int(act) for act in Performative)
 _ACP_TYPES = frozenset(acp_pb2.AcpMessageType.values()) - {0}
 _PRIORITIES = frozenset(int(one) for one in Priority)
 _REPORTS = frozenset(int(one) for one in Report)
+_ON_RECEIVER_LOST = frozenset({0, *(int(one) for one in OnReceiverLost)})
 # Plain numbers: a member of an enum is ten times as dear to look up in a set.
 _NORMAL = int(Priority.NORMAL)
 _RECEIPT = int(Report.RECEIPT)
+_HOLD_ORDER_BYTES = 2
+"""What `hold_order` takes: no other field fits beside it in as little."""
 _MAX_SECONDS = 253_402_300_799.0
 """The last second of the year 9999: what a Timestamp may hold."""
 
@@ -50,44 +57,72 @@ class EnvelopeCodec:
             InvalidArgument: It is no valid message; the error names the field and the expected form.
         """
         try:
-            message = bus_service_pb2.BusMessage.FromString(payload)
+            head = _Head.FromString(payload)
+            body = head.acl
+            acl = _Acl.FromString(body) if body else None
         except DecodeError as error:
             raise InvalidArgument(f"not a gagent.v1.BusMessage: {error}") from error
         made = Envelope()
+        made.read_flow = _read_flow
         made.payload = payload
-        body = message.WhichOneof("body")
-        if body == "acl":
-            self._read_acl(message, made)
-        elif body == "acp":
-            self._read_acp(message, made)
+        made.id = message_id = head.id
+        more = len(payload) - len(body) - len(message_id) - _frame_size(len(body))
+        hold_order = more == _HOLD_ORDER_BYTES and head.hold_order
+        if acl is not None and message_id and (not more or hold_order):
+            # Identity and body, maybe to be kept in order, and nothing else is in it: the way of nearly every message.
+            self._read_acl(acl, made)
+            made.transient = made.resend = False
+            made.expires_at = 0.0
+            made.priority = _NORMAL
+            made.report = _RECEIPT
+            made.hold_order = hold_order
+            made.on_receiver_lost = 0
         else:
-            self._refuse_unserved(message)
-            raise InvalidArgument("the message has no body; expected acl or acp", field="body")
-        made.id = message_id = message.id
+            self._read_whole(payload, head, made)
         # Four bytes is the most that a character takes.
         if len(message_id) * 4 > self._max_id_bytes and len(message_id.encode()) > self._max_id_bytes:
             size = len(message_id.encode())
             raise InvalidArgument(f"id has {size} bytes; expected at most {self._max_id_bytes}", field="id")
-        to = message.to
+        return made
+
+    def _read_whole(self, payload: bytes, head: bus_frames_pb2.BusMessageHead, made: Envelope) -> None:
+        """Read a message of any kind, with all that it may carry beside its body."""
+        which = head.WhichOneof("body")
+        self._refuse_unserved(head)
+        if which is None:
+            raise InvalidArgument("the message has no body; expected acl or acp", field="body")
+        if which == "acl":
+            # The body as a receiver reads it: where a field stands twice, that is both of them together.
+            acl = _message(payload).acl
+            self._read_acl(acl, made)
+        else:
+            self._read_acp(_message(payload), made)
+        to = head.to
         if to:
             made.to = tuple(to)
-        made.transient = message.transient
-        made.resend = message.resend
+        made.transient = head.transient
+        made.resend = head.resend
         made.expires_at = 0.0
-        if message.HasField("expires_at"):
-            end = message.expires_at
+        if head.HasField("expires_at"):
+            end = head.expires_at
             # Before the epoch is as much over as one second after it.
             made.expires_at = max(1.0, seconds_of(end))
             if made.expires_at > _MAX_SECONDS:
                 raise InvalidArgument(f"expires_at {end.seconds} s is after the year 9999", field="expires_at")
-        made.priority = message.priority or (message.acp.metadata.priority if body == "acp" else 0) or _NORMAL
+        made.priority = head.priority or (_message(payload).acp.metadata.priority if which == "acp" else 0) or _NORMAL
         if made.priority not in _PRIORITIES:
             raise InvalidArgument(f"priority {made.priority}; expected 1 (low) to 4 (urgent)", field="priority")
-        made.report = message.report or _RECEIPT
+        made.report = head.report or _RECEIPT
         if made.report not in _REPORTS:
             raise InvalidArgument(f"report {made.report}; expected 1 to {max(_REPORTS)}", field="report")
-        self._refuse_unserved(message)
-        return made
+        made.on_receiver_lost = head.on_receiver_lost
+        if made.on_receiver_lost not in _ON_RECEIVER_LOST:
+            raise InvalidArgument(
+                f"on_receiver_lost {made.on_receiver_lost}; expected 1 (fail) or 2 (wait)", field="on_receiver_lost"
+            )
+        made.hold_order = head.hold_order
+        if made.hold_order and not head.id:
+            raise InvalidArgument("hold_order without an id; expected an id, by which it is known again", field="id")
 
     def encode(self, message: ACLMessage, *, message_id: str) -> bytes:
         """Return the encoded `BusMessage` around a message that the platform itself writes."""
@@ -100,8 +135,7 @@ class EnvelopeCodec:
         message = bus_service_pb2.BusMessage.FromString(payload)
         return acl_from_proto(message.acl) if message.HasField("acl") else None
 
-    def _read_acl(self, message: bus_service_pb2.BusMessage, made: Envelope) -> None:
-        acl = message.acl
+    def _read_acl(self, acl: acl_pb2.AclMessage, made: Envelope) -> None:
         act = acl.performative
         if act not in _ACTS:
             # The error of the value tells the 22 acts.
@@ -110,13 +144,8 @@ class EnvelopeCodec:
         made.sender = acl.sender.name if acl.HasField("sender") else ""
         receivers = acl.receivers
         made.to = (receivers[0].name,) if len(receivers) == 1 else tuple([one.name for one in receivers])
-        made.protocol = acl.protocol
-        made.conversation_id = acl.conversation_id
-        made.reply_with = acl.reply_with
-        made.in_reply_to = acl.in_reply_to
-        # Maps, in the message or in an identifier, have no order of their own on the wire.
-        body = acl.SerializeToString(deterministic=True)
-        made.digest = hashlib.blake2b(body, digest_size=8).digest()
+        # Not the bytes as they came: maps, in the message or in an identifier, have no order of their own on the wire.
+        made.digest = _digest(acl.SerializeToString(deterministic=True))
 
     def _read_acp(self, message: bus_service_pb2.BusMessage, made: Envelope) -> None:
         acp = message.acp
@@ -149,14 +178,44 @@ class EnvelopeCodec:
         made.to = (acp.target,) if acp.target else ()
         made.protocol = made.reply_with = made.conversation_id = ""
         made.in_reply_to = acp.in_reply_to
-        made.digest = hashlib.blake2b(acp.SerializeToString(deterministic=True), digest_size=8).digest()
+        made.reply_to = ()
+        made.reply_by = 0.0
+        made.digest = _digest(acp.SerializeToString(deterministic=True))
 
     @staticmethod
-    def _refuse_unserved(message: bus_service_pb2.BusMessage) -> None:
-        for number in unknown_fields(message):
+    def _refuse_unserved(head: bus_frames_pb2.BusMessageHead) -> None:
+        for number in unknown_fields(head):
             name = _NOT_SERVED.get(number)
             if name is not None:
                 raise InvalidArgument(f"{name} is not served by this bus; expected a message without it", field=name)
+
+
+def _frame_size(body_bytes: int) -> int:
+    """Return what an id and a body take beside themselves, as tags and lengths, when nothing else is written."""
+    # Ids are shorter than 128 bytes where this is right; a longer one takes the way of a message with more in it.
+    return 4 if body_bytes < 0x80 else 5 if body_bytes < 0x4000 else 6 if body_bytes < 0x200000 else 7
+
+
+def _read_flow(made: Envelope) -> None:
+    """Read what only conversations need: a message that is merely handed on is spared it."""
+    acl = _message(made.payload).acl
+    made.protocol = acl.protocol
+    made.conversation_id = acl.conversation_id
+    made.reply_with = acl.reply_with
+    made.in_reply_to = acl.in_reply_to
+    made.reply_to = tuple([one.name for one in acl.reply_to]) if acl.reply_to else ()
+    made.reply_by = seconds_of(acl.reply_by) if acl.HasField("reply_by") else 0.0
+
+
+def _message(payload: bytes) -> bus_service_pb2.BusMessage:
+    try:
+        return bus_service_pb2.BusMessage.FromString(payload)
+    except DecodeError as error:
+        raise InvalidArgument(f"not a gagent.v1.BusMessage: {error}") from error
+
+
+def _digest(body: bytes) -> bytes:
+    return hashlib.blake2b(body, digest_size=8).digest()
 
 
 def unknown_fields(message: Message) -> set[int]:

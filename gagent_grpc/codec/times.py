@@ -21,6 +21,12 @@ def seconds_of(value: Duration | Timestamp) -> float:
     return value.seconds + value.nanos / 1e9
 
 
+def timestamp_of(seconds: float) -> Timestamp:
+    """Return a moment in Unix seconds as it travels."""
+    whole = int(seconds)
+    return Timestamp(seconds=whole, nanos=int((seconds - whole) * 1e9))
+
+
 def timestamp_to_proto(moment: datetime, field: str) -> Timestamp:
     """Return ``moment``, the value of ``field``, as it travels.
 

@@ -5,10 +5,10 @@ Owns: the order of start and stop, and where a bus may listen. The one place tha
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ipaddress
 import logging
-import time
 from collections.abc import AsyncIterator
 
 import grpc
@@ -19,10 +19,12 @@ from gagent_grpc.bus.ports import Store
 from gagent_grpc.codec.envelope import EnvelopeCodec
 from gagent_grpc.config import DEFAULT_PLATFORM, BusLimits
 from gagent_grpc.errors import ConfigurationError
-from gagent_grpc.pb.gagent.v1 import ams_service_pb2_grpc, df_service_pb2_grpc
+from gagent_grpc.pb.gagent.v1 import admin_service_pb2_grpc, ams_service_pb2_grpc, df_service_pb2_grpc
 from gagent_grpc.server import reflection
+from gagent_grpc.server.admin_servicer import AdminServicer
 from gagent_grpc.server.ams_servicer import AmsServicer
 from gagent_grpc.server.bus_servicer import BusServicer
+from gagent_grpc.server.clock import SteadyClock
 from gagent_grpc.server.df_servicer import DfServicer
 from gagent_grpc.server.interceptors import ErrorInterceptor
 from gagent_grpc.server.options import max_concurrent_rpcs, max_connections, server_options
@@ -30,22 +32,22 @@ from gagent_grpc.server.options import max_concurrent_rpcs, max_connections, ser
 _log = logging.getLogger(__name__)
 
 
-class SystemClock:
-    """The clock of the operating system; its functions themselves, since the bus asks for every message."""
-
-    monotonic = staticmethod(time.monotonic)
-    time = staticmethod(time.time)
-
-
 class Bus:
     """A running bus. Made by `open_bus`."""
 
     def __init__(
-        self, platform: Platform, server: grpc.aio.Server, health: health.aio.HealthServicer, address: str
+        self,
+        platform: Platform,
+        server: grpc.aio.Server,
+        health: health.aio.HealthServicer,
+        address: str,
+        stop_requested: asyncio.Event,
     ) -> None:
         self.platform = platform
         self.address = address
         """`host:port` where it listens; the port is the real one when 0 was asked for."""
+        self.stop_requested = stop_requested
+        """An operator asked for the end: the bus drains, and whoever opened it is to leave its block."""
         self._server = server
         self._health = health
         self._stopped = False
@@ -60,6 +62,11 @@ class Bus:
         await self.platform.drain()
         # Sessions have ended by now; this waits for unary calls and refuses new ones.
         await self._server.stop(self.platform.limits.drain_grace)
+
+    async def drain_on_request(self) -> None:
+        """Wait until the end is asked for, and drain."""
+        await self.stop_requested.wait()
+        await self.drain()
 
 
 @contextlib.asynccontextmanager
@@ -86,7 +93,7 @@ async def open_bus(
     """
     bounds = limits or BusLimits()
     check_listen(listen, insecure=insecure)
-    core = Platform(platform, store, EnvelopeCodec(max_id_bytes=bounds.max_id_bytes), SystemClock(), bounds)
+    core = Platform(platform, store, EnvelopeCodec(max_id_bytes=bounds.max_id_bytes), SteadyClock(), bounds)
     async with core.running():
         server = grpc.aio.server(
             interceptors=[ErrorInterceptor()],
@@ -97,17 +104,22 @@ async def open_bus(
         server.add_generic_rpc_handlers((BusServicer(core).handlers(), *reflection.handlers()))
         ams_service_pb2_grpc.add_AmsServiceServicer_to_server(AmsServicer(core), server)
         df_service_pb2_grpc.add_DfServiceServicer_to_server(DfServicer(core), server)
+        stop_requested = asyncio.Event()
+        admin_service_pb2_grpc.add_AdminServiceServicer_to_server(AdminServicer(core, stop_requested), server)
         health_pb2_grpc.add_HealthServicer_to_server(healthiness, server)
         port = _bind(server, listen)
         for service in ("", *reflection.SERVICES):
             await healthiness.set(service, health_pb2.HealthCheckResponse.SERVING)
         await server.start()
-        bus = Bus(core, server, healthiness, f"{listen.rpartition(':')[0]}:{port}")
+        bus = Bus(core, server, healthiness, f"{listen.rpartition(':')[0]}:{port}", stop_requested)
         _log.info("bus listens: %s, platform %r, up to %d connections", bus.address, platform, max_connections(bounds))
+        draining = asyncio.create_task(bus.drain_on_request())
         try:
             yield bus
         finally:
-            await bus.drain()
+            # One way to the end, whoever begins it; a drain that is under way is waited for.
+            stop_requested.set()
+            await draining
 
 
 def check_listen(listen: str, *, insecure: bool) -> None:

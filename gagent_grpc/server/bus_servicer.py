@@ -13,9 +13,8 @@ from collections.abc import AsyncIterator, Sequence
 import grpc
 
 from gagent_grpc.bus.platform import Hello, Platform
-from gagent_grpc.bus.router import ANONYMOUS, Receipt
+from gagent_grpc.bus.router import ANONYMOUS
 from gagent_grpc.bus.session import Notice, Session
-from gagent_grpc.envelope import Outcome
 from gagent_grpc.errors import (
     AnswerTimeout,
     BusDraining,
@@ -27,6 +26,7 @@ from gagent_grpc.errors import (
 )
 from gagent_grpc.server import frames
 from gagent_grpc.server.identity import caller_of, principal_of
+from gagent_grpc.server.receipts import ReceiptCollector
 
 _log = logging.getLogger(__name__)
 
@@ -186,7 +186,7 @@ class BusServicer:
             )
         caller = caller_of(self._platform, context)
         await self._check_receipts(messages)
-        sender = _UnarySender(caller.agent.aid if caller.agent is not None else ANONYMOUS)
+        sender = ReceiptCollector(caller.agent.aid if caller.agent is not None else ANONYMOUS)
         receivers = 0
         for number, payload in enumerate(messages, start=1):
             receivers += self._platform.router.submit(payload, sender, number)
@@ -210,35 +210,3 @@ class BusServicer:
                 f"the messages name {receipts:,} receivers; expected at most {_MAX_RECEIPTS:,} receivers in one call",
                 field="messages",
             )
-
-
-class _UnarySender:
-    """Origin of the messages of one `Send`: gathers the receipts until all are there."""
-
-    def __init__(self, aid: str) -> None:
-        self.aid = aid
-        self._waiting = 0
-        self._receipts: list[Receipt] = []
-        self._done = asyncio.Event()
-
-    def expect(self, number: int) -> None:
-        self._waiting += 1
-
-    def accepted(self, number: int, receiver: str, *, waited: bool, lazy: bool) -> None:
-        self.refuse(Receipt(number, receiver, Outcome.ACCEPTED), waited=waited)
-
-    def refuse(self, receipt: Receipt, *, waited: bool) -> None:
-        self._receipts.append(receipt)
-        if waited:
-            self._waiting -= 1
-            self._done.set()
-
-    async def answered(self) -> None:
-        """Wait until every receiver has its receipt."""
-        while self._waiting > 0:
-            self._done.clear()
-            await self._done.wait()
-
-    def receipts(self) -> list[Receipt]:
-        """Return all receipts in the order of the messages."""
-        return sorted(self._receipts, key=lambda one: one.number)

@@ -17,7 +17,7 @@ from gagent_grpc.bus.router import Receipt
 from gagent_grpc.bus.session import Nack, Outgoing
 from gagent_grpc.codec.envelope import unknown_fields
 from gagent_grpc.codec.management import df_from_proto, df_to_proto, state_to_proto
-from gagent_grpc.codec.times import duration_to_proto, seconds_of
+from gagent_grpc.codec.times import duration_to_proto, seconds_of, timestamp_of
 from gagent_grpc.config import PROTOCOL_VERSION, BusLimits
 from gagent_grpc.errors import InvalidArgument, ProtocolViolation
 from gagent_grpc.pb.gagent.internal.v1 import bus_frames_pb2 as twin
@@ -155,21 +155,21 @@ def deliver_frame(letters: list[Letter], receiver: str) -> bytes:
     """Return the frame that delivers ``letters`` as they are now: tag and attempt change with the next delivery."""
     frame = twin.OpenSessionResponse()
     add = frame.deliver.deliveries.add
+    moment, stamp = 0.0, b""
     for letter in letters:
         envelope = letter.envelope
+        if letter.accepted_at != moment:
+            moment = letter.accepted_at
+            stamp = timestamp_of(moment).SerializeToString()
         delivery = add(
             tag=letter.tag,
             sequence=letter.sequence,
             attempt=letter.attempt,
             sender=letter.sender,
             receiver=receiver,
+            accepted_at=stamp,
             message=envelope.payload,
         )
-        # Written out, since a Timestamp of its own and its copy would cost more than the rest of the delivery.
-        whole = int(letter.accepted_at)
-        accepted_at = delivery.accepted_at
-        accepted_at.seconds = whole
-        accepted_at.nanos = int((letter.accepted_at - whole) * 1e9)
         if letter.redelivered or letter.attempt > 1:
             delivery.redelivered = True
         if letter.via:

@@ -13,11 +13,25 @@ from google.protobuf import descriptor_pb2, descriptor_pool
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from gagent_grpc.pb.gagent.v1 import acl_pb2, acp_pb2, agent_pb2, ams_service_pb2, bus_service_pb2, df_service_pb2
+from gagent_grpc.pb.gagent.v1 import (
+    acl_pb2,
+    acp_pb2,
+    admin_service_pb2,
+    agent_pb2,
+    ams_service_pb2,
+    bus_service_pb2,
+    df_service_pb2,
+)
 
-SERVICES = ("gagent.v1.AmsService", "gagent.v1.BusService", "gagent.v1.DfService", "grpc.health.v1.Health")
+SERVICES = (
+    "gagent.v1.AdminService",
+    "gagent.v1.AmsService",
+    "gagent.v1.BusService",
+    "gagent.v1.DfService",
+    "grpc.health.v1.Health",
+)
 """Full names of the services that a bus serves."""
-_FILES = (agent_pb2, acl_pb2, acp_pb2, bus_service_pb2, ams_service_pb2, df_service_pb2, health_pb2)
+_FILES = (agent_pb2, acl_pb2, acp_pb2, bus_service_pb2, ams_service_pb2, df_service_pb2, admin_service_pb2, health_pb2)
 
 
 def public_pool() -> descriptor_pool.DescriptorPool:

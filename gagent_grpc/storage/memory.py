@@ -6,9 +6,17 @@ Owns: the shape of a store without durability. What the platform holds in memory
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from gagent_grpc.bus.ports import Commit, StoredAgent, StoredDescription, StoredKey, StoredMessage, StoredPlatform
+from gagent_grpc.bus.ports import (
+    Commit,
+    StoredAgent,
+    StoredDeadLetter,
+    StoredDescription,
+    StoredKey,
+    StoredMessage,
+    StoredPlatform,
+)
 from gagent_grpc.errors import StoreUnavailable
 
 
@@ -34,6 +42,12 @@ class MemoryStore:
         return self._position
 
     def settle(self, receiver: str, sequence: int, key: StoredKey | None) -> None:
+        """Keep nothing."""
+
+    def bury(self, letter: StoredDeadLetter) -> None:
+        """Keep nothing."""
+
+    def exhume(self, numbers: Iterable[int]) -> None:
         """Keep nothing."""
 
     def mark_attempts(self, receiver: str, attempts: Sequence[tuple[int, int]]) -> None:

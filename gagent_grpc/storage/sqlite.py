@@ -4,7 +4,7 @@
     next_commit, flush ◀──────────── call_soon_threadsafe ───┘
 
 Owns: the writer thread, the grouping, and what becomes of a group that cannot be written. Leaves to others: the file
-itself (`storage.sqlite_file`), and what the rows mean (`bus`).
+itself (`storage.sqlite_file`), the form of its rows (`storage.sqlite_rows`), and what they mean (`bus`).
 
 A commit is a sync of the write-ahead log, so what `next_commit` reports survives kill -9 and a power cut. While one group
 is written the next one gathers, so the number of syncs follows the disk and not the traffic.
@@ -19,16 +19,25 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
 import apsw
 
-from gagent_grpc.bus.ports import Commit, StoredAgent, StoredDescription, StoredKey, StoredMessage, StoredPlatform
+from gagent_grpc.bus.ports import (
+    Commit,
+    StoredAgent,
+    StoredDeadLetter,
+    StoredDescription,
+    StoredKey,
+    StoredMessage,
+    StoredPlatform,
+)
 from gagent_grpc.errors import BusError, StoreUnavailable
-from gagent_grpc.storage import sqlite_file
-from gagent_grpc.storage.sqlite_file import Operation, SqliteFile
+from gagent_grpc.storage import sqlite_file, sqlite_rows
+from gagent_grpc.storage.sqlite_file import SqliteFile
+from gagent_grpc.storage.sqlite_rows import Operation
 
 _log = logging.getLogger(__name__)
 
@@ -131,7 +140,7 @@ class SqliteStore:
         Raises:
             InvalidArgument: It holds a value that the file cannot take, here as in the other methods that write.
         """
-        self._append(sqlite_file.accept_operation(message))
+        self._append(sqlite_rows.accept_operation(message))
         self._position += 1
         if self._failure:
             # Nothing takes it any more, and its sender has to hear that.
@@ -143,20 +152,29 @@ class SqliteStore:
 
         Harmless for a message that is not there: then no key is remembered either.
         """
-        self._append(sqlite_file.settle_operation(receiver, sequence, key))
+        self._append(sqlite_rows.settle_operation(receiver, sequence, key))
+
+    def bury(self, letter: StoredDeadLetter) -> None:
+        """Add a dead letter; its number was never used before."""
+        self._append(sqlite_rows.bury_operation(letter))
+
+    def exhume(self, numbers: Iterable[int]) -> None:
+        """Remove dead letters; harmless for those that are not there."""
+        for number in numbers:
+            self._append(sqlite_rows.exhume_operation(number))
 
     def mark_attempts(self, receiver: str, attempts: Sequence[tuple[int, int]]) -> None:
         """Write (sequence, deliveries so far) of messages that were delivered and not settled; they never go down."""
         for sequence, attempt in attempts:
-            self._append(sqlite_file.attempt_operation(receiver, sequence, attempt))
+            self._append(sqlite_rows.attempt_operation(receiver, sequence, attempt))
 
     def put_agent(self, agent: StoredAgent) -> None:
         """Write an agent as it is now, new or changed."""
-        self._append(sqlite_file.put_agent_operation(agent))
+        self._append(sqlite_rows.put_agent_operation(agent))
 
     def remove_agent(self, name: str) -> None:
         """Remove an agent, its messages and the DF entry of exactly that name; keys of settled messages stay."""
-        self._append(sqlite_file.remove_agent_operation(name))
+        self._append(sqlite_rows.remove_agent_operation(name))
 
     def put_description(self, entry: StoredDescription) -> None:
         """Write a DF entry, new or changed.
@@ -164,15 +182,15 @@ class SqliteStore:
         Raises:
             InvalidArgument: It has no name, or a value that could not be read back.
         """
-        self._append(sqlite_file.put_description_operation(entry))
+        self._append(sqlite_rows.put_description_operation(entry))
 
     def remove_description(self, name: str) -> None:
         """Remove the DF entry of exactly that name."""
-        self._append(sqlite_file.remove_description_operation(name))
+        self._append(sqlite_rows.remove_description_operation(name))
 
     def prune_keys(self, settled_before: float, keep: int) -> None:
         """Forget the keys of messages settled before a time, and the oldest ones beyond ``keep``."""
-        self._append(sqlite_file.prune_keys_operation(settled_before, keep))
+        self._append(sqlite_rows.prune_keys_operation(settled_before, keep))
 
     async def next_commit(self) -> Commit:
         """Wait for the next outcome. Only one caller waits at a time. Safe to cancel: no outcome is lost.
@@ -216,7 +234,7 @@ class SqliteStore:
 
     def _append(self, operation: Operation) -> None:
         # Here and not in the writer thread, where one value that cannot be written would be the end of the store.
-        sqlite_file.check_operation(operation)
+        sqlite_rows.check_operation(operation)
         if self._failure:
             return
         self._written += 1
@@ -317,12 +335,12 @@ class SqliteStore:
                 if not error:
                     kept = []
                     self._post(self._on_written, through, taken, "")
-            through += sqlite_file.count_accepts(operations)
+            through += sqlite_rows.count_accepts(operations)
             taken += len(operations)
             if operations and not error:
                 error = self._try(file, operations, bounded=True)
             if error:
-                kept = sqlite_file.without_accepts(kept + operations)
+                kept = sqlite_rows.without_accepts(kept + operations)
                 # Not for each group: while large messages fail and small ones pass, there are hundreds in a second.
                 if not warned and time.monotonic() >= next_warning:
                     warned, next_warning = True, time.monotonic() + _WARNING_INTERVAL

@@ -1,7 +1,8 @@
-"""The database file of the SQLite store: its lock, its schema, its rows, and the statements that change them.
+"""The database file of the SQLite store: its lock, its schema, and the statements that read and change it.
 
 Owns: everything that is SQL or that SQLite has to be told. All of it blocks, and belongs to the one thread that opened
-the file. Leaves to others: that thread, grouping, and what happens when a group cannot be written (`storage.sqlite`).
+the file. Leaves to others: that thread, grouping, and what happens when a group cannot be written (`storage.sqlite`);
+what stands in a row (`storage.sqlite_rows`).
 """
 
 from __future__ import annotations
@@ -9,36 +10,27 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import functools
-import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, ClassVar, Literal
-from zlib import crc32
+from typing import ClassVar, Literal
 
 import apsw
 
-from gagent_grpc.acl.descriptions import LifeCycleState
-from gagent_grpc.acl.management_json import description_to_json, df_description_from_json
-from gagent_grpc.bus.ports import StoredAgent, StoredDescription, StoredKey, StoredMessage, StoredPlatform
-from gagent_grpc.errors import (
-    BusError,
-    ConfigurationError,
-    InvalidArgument,
-    MissingParameter,
-    StoreUnavailable,
-    shown,
-)
+from gagent_grpc.bus.ports import StoredKey, StoredPlatform
+from gagent_grpc.errors import BusError, ConfigurationError, StoreUnavailable
+from gagent_grpc.storage import sqlite_rows
+from gagent_grpc.storage.sqlite_rows import Operation, Row, Value
 
 APPLICATION_ID = 0x67416742
 """`application_id` of the file, "gAgB": tells a bus's database from those of other programs."""
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """`user_version` of the file; a bus reads files up to its own."""
 
 _MAGIC = b"SQLite format 3\x00"
 _MAX_ROWS = 256
-"""Rows of one statement at most; 11 values each stay far below SQLite's bound of 32,766."""
+"""Rows of one statement at most; 13 values each stay far below SQLite's bound of 32,766."""
 _MOST_PAGES = 0xFFFFFFFE
 """SQLite's own bound of a file, in pages."""
 _WAL_PAGES = 1_000
@@ -75,7 +67,8 @@ CREATE TABLE agents (
 CREATE TABLE messages (
     position INTEGER PRIMARY KEY, receiver TEXT NOT NULL, sequence INTEGER NOT NULL, sender TEXT NOT NULL,
     message_id TEXT NOT NULL, key TEXT NOT NULL, digest BLOB NOT NULL, via TEXT NOT NULL, accepted_at REAL NOT NULL,
-    attempt INTEGER NOT NULL, payload BLOB NOT NULL, checksum INTEGER NOT NULL, UNIQUE (receiver, sequence)
+    attempt INTEGER NOT NULL, payload BLOB NOT NULL, checksum INTEGER NOT NULL, redriven INTEGER NOT NULL DEFAULT 0,
+    UNIQUE (receiver, sequence)
 ) STRICT;
 CREATE TABLE settled_keys (
     sender TEXT NOT NULL, key TEXT NOT NULL, receiver TEXT NOT NULL, digest BLOB NOT NULL, settled_at REAL NOT NULL,
@@ -88,9 +81,19 @@ CREATE TABLE descriptions (
 ) STRICT;
 INSERT INTO meta VALUES ('clean', 1);
 """
+# AUTOINCREMENT remembers the highest number also when its letter is gone: people may have noted it.
+_DEAD_LETTERS = """
+CREATE TABLE dead_letters (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, receiver TEXT NOT NULL, sequence INTEGER NOT NULL, sender TEXT NOT NULL,
+    message_id TEXT NOT NULL, via TEXT NOT NULL, accepted_at REAL NOT NULL, attempt INTEGER NOT NULL,
+    reason INTEGER NOT NULL, error TEXT NOT NULL, died_at REAL NOT NULL, payload BLOB NOT NULL, checksum INTEGER NOT NULL
+) STRICT;
+"""
+_MIGRATIONS = {1: "ALTER TABLE messages ADD COLUMN redriven INTEGER NOT NULL DEFAULT 0;" + _DEAD_LETTERS}
+"""What makes of a file of each older schema one of the next."""
 
 _SELECT_MESSAGES = """
-    SELECT receiver, sequence, sender, message_id, key, digest, via, accepted_at, attempt, payload, checksum
+    SELECT receiver, sequence, sender, message_id, key, digest, via, accepted_at, attempt, payload, redriven, checksum
     FROM messages
 """
 _SELECT_AGENTS = """
@@ -102,11 +105,17 @@ _SELECT_KEYS = "SELECT sender, key, receiver, digest, settled_at FROM settled_ke
 _SELECT_DESCRIPTIONS = """
     SELECT name, registered_at, lease_end, body, checksum FROM descriptions ORDER BY registered_at, number
 """
+_SELECT_DEAD_LETTERS = """
+    SELECT number, receiver, sequence, sender, message_id, via, accepted_at, attempt, reason, error, died_at, payload,
+        checksum
+    FROM dead_letters ORDER BY number
+"""
+_SELECT_LAST_DEAD_LETTER = "SELECT seq FROM sqlite_sequence WHERE name = 'dead_letters'"
 
 # Statements over many rows: `{rows}` becomes as many `(?, ?)` as there are rows.
 _INSERT_MESSAGES = """
     INSERT INTO messages (
-        receiver, sequence, sender, message_id, key, digest, via, accepted_at, attempt, payload, checksum
+        receiver, sequence, sender, message_id, key, digest, via, accepted_at, attempt, payload, redriven, checksum
     ) VALUES {rows}
 """
 _DELETE_MESSAGES = "DELETE FROM messages WHERE (receiver, sequence) IN (VALUES {rows})"
@@ -124,28 +133,18 @@ _INSERT_KEYS = """
     WHERE true
     ON CONFLICT DO UPDATE SET digest = excluded.digest, settled_at = excluded.settled_at
 """
-
-_Value = str | bytes | int | float
-_Row = tuple[_Value, ...]
-Operation = tuple[str, _Row]
-"""One change: its kind, and the values that its statement takes."""
-
-_ACCEPT = "accept"
-_ATTEMPT = "attempt"
-_SETTLE = "settle"
-_PUT_AGENT = "put agent"
-_REMOVE_AGENT = "remove agent"
-_PUT_DESCRIPTION = "put description"
-_REMOVE_DESCRIPTION = "remove description"
-_PRUNE_KEYS = "prune keys"
-
-_INTEGERS = 1 << 63
-"""SQLite's integers go from minus this to below it."""
+_INSERT_DEAD_LETTERS = """
+    INSERT INTO dead_letters (
+        number, receiver, sequence, sender, message_id, via, accepted_at, attempt, reason, error, died_at, payload,
+        checksum
+    ) VALUES {rows}
+"""
+_DELETE_DEAD_LETTERS = "DELETE FROM dead_letters WHERE number IN (VALUES {rows})"
 
 # Statements over one row each, run one after the other.
 _STATEMENTS: dict[str, tuple[str, ...]] = {
     # An upsert and not a replacement: the row keeps its number, by which equal times of registration are ordered.
-    _PUT_AGENT: (
+    sqlite_rows.PUT_AGENT: (
         """
         INSERT INTO agents (
             name, principal, ownership, state, resume_to, ephemeral, generation, attached, next_sequence,
@@ -157,20 +156,20 @@ _STATEMENTS: dict[str, tuple[str, ...]] = {
             resume_digest = excluded.resume_digest, registered_at = excluded.registered_at, checksum = excluded.checksum
         """,
     ),
-    _REMOVE_AGENT: (
+    sqlite_rows.REMOVE_AGENT: (
         "DELETE FROM messages WHERE receiver = ?",
         "DELETE FROM descriptions WHERE name = ?",
         "DELETE FROM agents WHERE name = ?",
     ),
-    _PUT_DESCRIPTION: (
+    sqlite_rows.PUT_DESCRIPTION: (
         """
         INSERT INTO descriptions (name, registered_at, lease_end, body, checksum) VALUES (?, ?, ?, ?, ?)
         ON CONFLICT (name) DO UPDATE SET registered_at = excluded.registered_at, lease_end = excluded.lease_end,
             body = excluded.body, checksum = excluded.checksum
         """,
     ),
-    _REMOVE_DESCRIPTION: ("DELETE FROM descriptions WHERE name = ?",),
-    _PRUNE_KEYS: (
+    sqlite_rows.REMOVE_DESCRIPTION: ("DELETE FROM descriptions WHERE name = ?",),
+    sqlite_rows.PRUNE_KEYS: (
         """
         DELETE FROM settled_keys WHERE settled_at < ?1 OR (sender, key, receiver) IN (
             SELECT sender, key, receiver FROM settled_keys ORDER BY settled_at DESC LIMIT -1 OFFSET ?2
@@ -229,10 +228,15 @@ class SqliteFile:
             ((clean,),) = select("SELECT value FROM meta WHERE name = 'clean'")
             stored = StoredPlatform(clean=clean == 1)
             # Sorted here: SQLite would fetch message by message along the index.
-            stored.messages = sorted(map(_message, select(_SELECT_MESSAGES)), key=attrgetter("receiver", "sequence"))
-            stored.agents = [_agent(row) for row in select(_SELECT_AGENTS)]
+            stored.messages = sorted(
+                map(sqlite_rows.message_of, select(_SELECT_MESSAGES)), key=attrgetter("receiver", "sequence")
+            )
+            stored.agents = [sqlite_rows.agent_of(row) for row in select(_SELECT_AGENTS)]
             stored.keys = [StoredKey(*row) for row in select(_SELECT_KEYS)]
-            stored.descriptions = [_description(row) for row in select(_SELECT_DESCRIPTIONS)]
+            stored.dead_letters = [sqlite_rows.dead_letter_of(row) for row in select(_SELECT_DEAD_LETTERS)]
+            for (last,) in select(_SELECT_LAST_DEAD_LETTER):
+                stored.next_dead_letter = last + 1
+            stored.descriptions = [sqlite_rows.description_of(row) for row in select(_SELECT_DESCRIPTIONS)]
             with self._transaction():
                 self._connection.execute("UPDATE meta SET value = 0 WHERE name = 'clean'")
         last = {message.receiver: message.sequence for message in stored.messages}
@@ -246,27 +250,30 @@ class SqliteFile:
         Without ``bounded`` the file may grow over `max_bytes`. That is for what must be written in the end, and what makes
         room: a settle removes a message, but before that it needs a place for the key.
 
-        The effect is that of one by one in order. Accepts, attempts and settles are gathered over the whole group and
-        each kind is written in a few statements: every statement lets go the interpreter's lock and has to win it back
-        from the event loop, which costs up to 5 ms each time while that one computes. Only two other operations touch
-        the same tables, and what was gathered is written before them. Among the gathered, no accept follows a settle of
-        the same message, since sequences are not reused.
+        The effect is that of one by one in order. Accepts, attempts, settles and dead letters are gathered over the whole
+        group and each kind is written in a few statements: every statement lets go the interpreter's lock and has to win
+        it back from the event loop, which costs up to 5 ms each time while that one computes. Only two other operations
+        touch the same tables, and what was gathered is written before them. Among the gathered, nothing is added again
+        after it was removed, since sequences, and numbers of dead letters, are not reused.
 
         Raises:
             apsw.Error: One of `PASSING_ERRORS` when a later try may succeed.
         """
-        accepts: list[_Row] = []
-        attempts: dict[tuple[_Value, _Value], _Row] = {}
-        settles: list[_Row] = []
+        accepts: list[Row] = []
+        attempts: dict[tuple[Value, Value], Row] = {}
+        settles: list[Row] = []
+        buried: list[Row] = []
+        exhumed: list[Row] = []
 
         def write_gathered() -> None:
             self._write_rows(_INSERT_MESSAGES, accepts)
             self._write_rows(_UPDATE_ATTEMPTS, list(attempts.values()))
             self._write_rows(_INSERT_KEYS, [row for row in settles if len(row) > 2])
             self._write_rows(_DELETE_MESSAGES, [row[:2] for row in settles])
-            accepts.clear()
-            attempts.clear()
-            settles.clear()
+            self._write_rows(_INSERT_DEAD_LETTERS, buried)
+            self._write_rows(_DELETE_DEAD_LETTERS, exhumed)
+            for gathered in (accepts, attempts, settles, buried, exhumed):
+                gathered.clear()
 
         limit = self._max_pages if bounded else _MOST_PAGES
         if limit != self._page_limit:
@@ -274,15 +281,19 @@ class SqliteFile:
             self._page_limit = limit
         with self._transaction():
             for kind, row in operations:
-                if kind == _ACCEPT:
+                if kind == sqlite_rows.ACCEPT:
                     accepts.append(row)
-                elif kind == _SETTLE:
+                elif kind == sqlite_rows.SETTLE:
                     settles.append(row)
-                elif kind == _ATTEMPT:
+                elif kind == sqlite_rows.ATTEMPT:
                     # The last one of a message, which is the highest: joined with two, either might win.
                     attempts[row[0], row[1]] = row
+                elif kind == sqlite_rows.BURY:
+                    buried.append(row)
+                elif kind == sqlite_rows.EXHUME:
+                    exhumed.append(row)
                 else:
-                    if kind in {_REMOVE_AGENT, _PRUNE_KEYS}:
+                    if kind in {sqlite_rows.REMOVE_AGENT, sqlite_rows.PRUNE_KEYS}:
                         write_gathered()
                     for statement in _STATEMENTS[kind]:
                         self._connection.execute(statement, row)
@@ -336,13 +347,22 @@ class SqliteFile:
         if empty:
             # The identity in the same transaction, so that a crash leaves an empty file or a whole one.
             with self._transaction():
-                connection.execute(_SCHEMA)
+                connection.execute(_SCHEMA + _DEAD_LETTERS)
                 connection.pragma("application_id", APPLICATION_ID)
                 connection.pragma("user_version", SCHEMA_VERSION)
         if (found := connection.pragma("quick_check", 1)) != "ok":
             raise self._damaged(str(found))
+        if not empty and version < SCHEMA_VERSION:
+            self._migrate(version)
 
-    def _write_rows(self, template: str, rows: Sequence[_Row]) -> None:
+    def _migrate(self, version: int) -> None:
+        """Bring a file of an older schema up to this one, in one transaction: a crash leaves the old file or the new one."""
+        with self._transaction():
+            for older in range(version, SCHEMA_VERSION):
+                self._connection.execute(_MIGRATIONS[older])
+            self._connection.pragma("user_version", SCHEMA_VERSION)
+
+    def _write_rows(self, template: str, rows: Sequence[Row]) -> None:
         """Run a statement over many rows, in pieces of powers of two: so few texts that SQLite keeps them prepared."""
         done = 0
         while done < len(rows):
@@ -389,186 +409,10 @@ class SqliteFile:
         )
 
 
-def check_operation(operation: Operation) -> None:
-    """Make sure that the file can take every value of an operation.
-
-    Raises:
-        InvalidArgument: One is no valid Unicode, an integer of more than 64 bits, or not a number.
-    """
-    kind, row = operation
-    for value in row:
-        if isinstance(value, str):
-            if not value.isascii():
-                _check_text(value, kind)
-        elif isinstance(value, int):
-            if not -_INTEGERS <= value < _INTEGERS:
-                raise InvalidArgument(f"{kind}: {value:,} does not fit an integer of 64 bits")
-        elif value != value:  # noqa: PLR0124  # Only what is not a number differs from itself; SQLite would make it NULL.
-            raise InvalidArgument(f"{kind}: expected a number, not {value!r}")
-
-
-def _check_text(text: str, kind: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise InvalidArgument(
-            f"{kind}: {shown(text)} is not valid Unicode: it holds half of a surrogate pair"
-        ) from None
-
-
-def accept_operation(message: StoredMessage) -> Operation:
-    """Return the operation that adds a message; the only one that is not tried again."""
-    return _ACCEPT, (
-        message.receiver,
-        message.sequence,
-        message.sender,
-        message.message_id,
-        message.key,
-        message.digest,
-        message.via,
-        message.accepted_at,
-        message.attempt,
-        message.payload,
-        _message_checksum(message),
-    )
-
-
-def settle_operation(receiver: str, sequence: int, key: StoredKey | None) -> Operation:
-    """Return the operation that removes a message and, when that is there, remembers its key."""
-    if key is None:
-        return _SETTLE, (receiver, sequence)
-    return _SETTLE, (receiver, sequence, key.sender, key.key, key.receiver, key.digest, key.settled_at)
-
-
-def attempt_operation(receiver: str, sequence: int, attempt: int) -> Operation:
-    """Return the operation that raises the number of deliveries of a message."""
-    return _ATTEMPT, (receiver, sequence, attempt)
-
-
-def put_agent_operation(agent: StoredAgent) -> Operation:
-    """Return the operation that writes an agent as it is now."""
-    row = (
-        agent.name,
-        agent.principal,
-        agent.ownership,
-        int(agent.state),
-        int(agent.resume_to),
-        int(agent.ephemeral),
-        agent.generation,
-        int(agent.attached),
-        agent.next_sequence,
-        agent.resume_digest,
-        float(agent.registered_at),
-    )
-    return _PUT_AGENT, (*row, _checksum(row))
-
-
-def remove_agent_operation(name: str) -> Operation:
-    """Return the operation that removes an agent, its messages and its DF entry."""
-    return _REMOVE_AGENT, (name,)
-
-
-def put_description_operation(entry: StoredDescription) -> Operation:
-    """Return the operation that writes a DF entry.
-
-    Raises:
-        MissingParameter: It has no name.
-        InvalidArgument: It holds a value that could not be read back.
-    """
-    name = entry.description.name
-    if name is None:
-        raise MissingParameter("df-agent-description", "name")
-    body = json.dumps(description_to_json(entry.description))
-    # What the next start would refuse must not get into the file: the bus could not start any more.
-    df_description_from_json(json.loads(body))
-    row = (name, float(entry.registered_at), float(entry.lease_end), body)
-    return _PUT_DESCRIPTION, (*row, _checksum(row))
-
-
-def remove_description_operation(name: str) -> Operation:
-    """Return the operation that removes a DF entry."""
-    return _REMOVE_DESCRIPTION, (name,)
-
-
-def prune_keys_operation(settled_before: float, keep: int) -> Operation:
-    """Return the operation that forgets old keys, and the oldest beyond ``keep``."""
-    return _PRUNE_KEYS, (settled_before, keep)
-
-
-def count_accepts(operations: Iterable[Operation]) -> int:
-    """Return how many of ``operations`` are accepts."""
-    return sum(kind == _ACCEPT for kind, _ in operations)
-
-
-def without_accepts(operations: Sequence[Operation]) -> list[Operation]:
-    """Return what is to be tried again, without what a later operation makes void.
-
-    So what waits for a full disk is bounded by what the bus holds, and not by how long the disk stays full.
-    """
-    left: list[Operation] = []
-    seen: set[tuple[_Value, ...]] = set()
-    for kind, row in reversed(operations):
-        subject: tuple[_Value, ...]
-        if kind == _ACCEPT:
-            continue
-        if kind in {_ATTEMPT, _SETTLE}:
-            subject = (kind, *row[:2])
-        elif kind in {_PUT_DESCRIPTION, _REMOVE_DESCRIPTION}:
-            subject = ("description", row[0])
-        elif kind == _PRUNE_KEYS:
-            subject = (kind,)
-        else:
-            subject = (kind, row[0])
-        if subject in seen:
-            continue
-        seen.add(subject)
-        if kind == _REMOVE_AGENT:
-            # An earlier state of the agent is void; the removal stays before a later state, because of its messages.
-            seen.add((_PUT_AGENT, row[0]))
-        left.append((kind, row))
-    left.reverse()
-    return left
-
-
 @functools.cache
 def _statement(template: str, rows: int, columns: int) -> str:
     row = "(" + ", ".join("?" * columns) + ")"
     return template.format(rows=", ".join([row] * rows))
-
-
-def _message(row: tuple[Any, ...]) -> StoredMessage:
-    message = StoredMessage(*row[:-1])
-    if _message_checksum(message) != row[-1]:
-        raise ValueError(f"message {message.sequence} of {message.receiver!r} is not what was written")
-    return message
-
-
-def _message_checksum(message: StoredMessage) -> int:
-    """Return the sum over all but `attempt`, which changes and is no more than a lower bound."""
-    texts = (message.receiver, message.sender, message.message_id, message.key, message.via)
-    head = "\0".join(texts) + f"\0{message.sequence}\0{float(message.accepted_at)}"
-    # What cannot be encoded is refused with words by `check_operation`.
-    return crc32(message.payload, crc32(message.digest, crc32(head.encode(errors="surrogatepass"))))
-
-
-def _agent(row: tuple[Any, ...]) -> StoredAgent:
-    if _checksum(row[:-1]) != row[-1]:
-        raise ValueError(f"agent {row[0]!r} is not what was written")
-    agent = StoredAgent(*row[:-1])
-    agent.state, agent.resume_to = LifeCycleState(agent.state), LifeCycleState(agent.resume_to)
-    agent.ephemeral, agent.attached = bool(agent.ephemeral), bool(agent.attached)
-    return agent
-
-
-def _description(row: tuple[Any, ...]) -> StoredDescription:
-    name, registered_at, lease_end, body, checksum = row
-    if _checksum(row[:-1]) != checksum:
-        raise ValueError(f"DF entry {name!r} is not what was written")
-    return StoredDescription(df_description_from_json(json.loads(body)), registered_at, lease_end)
-
-
-def _checksum(row: tuple[Any, ...]) -> int:
-    return crc32(repr(row).encode())
 
 
 def _check_magic(path: Path) -> None:

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from gagent_grpc.bus.ports import Commit, StoredAgent, StoredDescription, StoredKey, StoredMessage, StoredPlatform
+from gagent_grpc.bus.holds import Holds
+from gagent_grpc.bus.ports import (
+    Commit,
+    StoredAgent,
+    StoredDeadLetter,
+    StoredDescription,
+    StoredKey,
+    StoredMessage,
+    StoredPlatform,
+)
 from gagent_grpc.bus.router import Receipt
 from gagent_grpc.errors import StoreUnavailable
 
@@ -21,6 +30,10 @@ class ManualStore:
         self.accepted: list[StoredMessage] = []
         self.settled: list[tuple[str, int, StoredKey | None]] = []
         self.attempts: list[tuple[str, int, int]] = []
+        self.buried: dict[int, StoredDeadLetter] = {}
+        self.exhumed: list[int] = []
+        self.writes: list[str] = []
+        """Names of the writes that are about messages and dead letters, in their order."""
         self.agents: dict[str, StoredAgent] = {}
         self.descriptions: dict[str, StoredDescription] = {}
         self.closed: bool | None = None
@@ -49,12 +62,24 @@ class ManualStore:
         return self.stored
 
     def accept(self, message: StoredMessage) -> int:
+        self.writes.append("accept")
         self.accepted.append(message)
         self.position += 1
         return self.position
 
     def settle(self, receiver: str, sequence: int, key: StoredKey | None) -> None:
+        self.writes.append("settle")
         self.settled.append((receiver, sequence, key))
+
+    def bury(self, letter: StoredDeadLetter) -> None:
+        self.writes.append("bury")
+        self.buried[letter.number] = letter
+
+    def exhume(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            self.writes.append("exhume")
+            self.buried.pop(number, None)
+            self.exhumed.append(number)
 
     def mark_attempts(self, receiver: str, attempts: Sequence[tuple[int, int]]) -> None:
         self.attempts.extend((receiver, sequence, attempt) for sequence, attempt in attempts)
@@ -98,6 +123,7 @@ class NotingOrigin:
 
     def __init__(self, aid: str) -> None:
         self.aid = aid
+        self.holds = Holds()
         self.waiting = 0
         self.reached: list[tuple[int, str]] = []
         self.refusals: list[Receipt] = []

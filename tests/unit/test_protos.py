@@ -9,10 +9,19 @@ import pytest
 from google.protobuf import descriptor_pb2
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FileDescriptor
 
-from gagent_grpc.pb.gagent.v1 import acl_pb2, acp_pb2, agent_pb2, ams_service_pb2, bus_service_pb2, df_service_pb2
+from gagent_grpc.pb.gagent.v1 import (
+    acl_pb2,
+    acp_pb2,
+    admin_service_pb2,
+    agent_pb2,
+    ams_service_pb2,
+    bus_service_pb2,
+    df_service_pb2,
+)
 
 FILES: list[FileDescriptor] = [
-    module.DESCRIPTOR for module in (acl_pb2, acp_pb2, agent_pb2, ams_service_pb2, bus_service_pb2, df_service_pb2)
+    module.DESCRIPTOR
+    for module in (acl_pb2, acp_pb2, admin_service_pb2, agent_pb2, ams_service_pb2, bus_service_pb2, df_service_pb2)
 ]
 # Words that a field, an RPC or a message cannot bear without being changed in some language's generated code: those of
 # C++, Java, C#, Go, Rust and JavaScript.

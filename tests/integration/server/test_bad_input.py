@@ -214,10 +214,6 @@ async def test_nack_with_an_absurd_delay_is_taken_as_it_is(bus: Bus, connect: An
 # ---- messages --------------------------------------------------------------------------------------------------------
 
 
-def _with_hold_order() -> bytes:
-    return acl("alice").SerializeToString() + b"\x48\x01"
-
-
 def _with_not_before() -> bytes:
     return acl("alice").SerializeToString() + tagged(5, b"")
 
@@ -243,7 +239,8 @@ def _acp(**fields: Any) -> bytes:
         (acl("alice", act=23).SerializeToString(), "INVALID", "performative", "unknown performative 23"),
         (_without_act(), "INVALID", "performative", "unknown performative 0"),
         (acl("alice", act=-1).SerializeToString(), "INVALID", "performative", "accept-proposal"),
-        (_with_hold_order(), "INVALID", "hold_order", "hold_order is not served"),
+        (acl("alice", hold_order=True).SerializeToString(), "INVALID", "id", "hold_order without an id"),
+        (acl("alice", on_receiver_lost=3).SerializeToString(), "INVALID", "on_receiver_lost", "expected 1 (fail) or 2"),
         (_with_not_before(), "INVALID", "not_before", "not_before is not served"),
         (tagged(15, b"x"), "INVALID", "signed", "signed is not served"),
         (acl().SerializeToString(), "INVALID", "to", "no receiver"),

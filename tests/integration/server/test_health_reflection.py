@@ -14,7 +14,7 @@ from gagent_grpc.errors import ConfigurationError
 from gagent_grpc.server.app import Bus, open_bus
 from gagent_grpc.storage.memory import MemoryStore
 
-SERVED = ["", "gagent.v1.BusService", "gagent.v1.AmsService", "gagent.v1.DfService"]
+SERVED = ["", "gagent.v1.BusService", "gagent.v1.AdminService", "gagent.v1.AmsService", "gagent.v1.DfService"]
 
 
 @pytest.mark.parametrize("service", SERVED)

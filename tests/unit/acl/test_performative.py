@@ -72,6 +72,13 @@ def test_value_that_is_no_text_is_refused(value: object) -> None:
         Performative.parse(value)  # type: ignore[arg-type]  # What an untyped caller may do.
 
 
+def test_an_answer_is_expected_for_the_acts_that_begin_a_conversation() -> None:
+    """As the wire says of `on_receiver_lost`."""
+    assert " ".join(sorted(act.text for act in EXPECTS_ANSWER)) == (
+        "cfp propagate propose proxy query-if query-ref request request-when request-whenever subscribe"
+    )
+
+
 def test_acts_that_end_a_conversation_expect_no_answer() -> None:
     assert not EXPECTS_ANSWER & NEVER_ANSWERED
     assert {Performative.FAILURE, Performative.NOT_UNDERSTOOD} <= NEVER_ANSWERED

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -34,9 +35,10 @@ def put(
     box: Mailbox, *, sender: str = "s@local", accepted_at: float = 1.0, notice: bool = False, **fields: object
 ) -> Letter:
     made = envelope(**fields)  # type: ignore[arg-type]  # [arg-type]: passed on as they are.
-    assert box.reserve_notice(len(made.payload)) if notice else box.reserve(len(made.payload))
+    account = None if notice else box.reserve(len(made.payload), sender)
+    assert account or (notice and box.reserve_notice(len(made.payload)))
     letter = Letter(box.take_sequence(), made, sender, "id", "", accepted_at)
-    letter.in_reserve = notice
+    letter.account = account
     box.put(letter)
     return letter
 
@@ -61,16 +63,16 @@ def test_letters_come_out_by_urgency_and_in_order_within_one() -> None:
 
 def test_reserved_room_counts_before_the_letter_is_there() -> None:
     box = mailbox(max_messages=2)
-    assert box.reserve(1)
-    assert box.reserve(1)
-    assert not box.reserve(1)
+    assert box.reserve(1, "s")
+    assert box.reserve(1, "s")
+    assert not box.reserve(1, "s")
     assert box.full
 
 
 def test_bytes_bound_the_mailbox_but_one_letter_of_any_size_fits_an_empty_one() -> None:
     box = mailbox(max_bytes=100)
-    assert box.reserve(1_000)
-    assert not box.reserve(1)
+    assert box.reserve(1_000, "s")
+    assert not box.reserve(1, "s")
     assert box.full
 
 
@@ -345,6 +347,102 @@ def test_timers_do_not_pile_up() -> None:
     assert len(box._timers) <= 70
 
 
+def test_senders_are_served_in_turn_and_each_in_its_order() -> None:
+    box = mailbox(max_messages=1_000)
+    flood = [put(box, sender="flood").sequence for _ in range(100)]
+    first, second = put(box, sender="calm").sequence, put(box, sender="calm").sequence
+    got = take(box)
+    assert [one for one in got if one in flood] == flood
+    # Behind one turn of the flood and not behind all of it.
+    assert (got.index(first), got.index(second)) == (16, 17)
+
+
+def test_turns_go_on_from_one_frame_to_the_next() -> None:
+    box = mailbox(max_messages=1_000)
+    for _ in range(40):
+        put(box, sender="flood")
+    one = put(box, sender="calm").sequence
+    got = [take(box, batch_messages=6) for _ in range(3)]
+    assert one in got[2]
+    assert box.in_flight == 18
+
+
+def test_a_sender_who_filled_the_mailbox_does_not_keep_the_others_out() -> None:
+    box = mailbox(max_messages=128, max_bytes=10**6)
+    for _ in range(128):
+        put(box, sender="flood")
+    assert not box.reserve(1, "flood")
+    assert box.reserve(1, "calm")
+    # A little is all that is kept for each of them.
+    assert not box.reserve(1, "calm")
+    taken = [number for number in range(100) if box.reserve(1, f"other {number}")]
+    assert len(taken) == 128 // 16 - 1
+    assert not box.reserve(1, "late")
+
+
+def test_a_small_mailbox_has_no_room_beside_its_bound() -> None:
+    box = mailbox(max_messages=15)
+    for _ in range(15):
+        put(box, sender="flood")
+    assert not box.reserve(1, "calm")
+
+
+def test_what_a_sender_has_is_forgotten_with_its_last_message() -> None:
+    box = mailbox()
+    for number in range(50):
+        put(box, sender=f"sender {number}")
+    for sequence in take(box):
+        box.settle(sequence)
+    assert not box._accounts
+
+
+def test_urgent_letters_go_out_beyond_a_full_window_up_to_a_bound() -> None:
+    box = mailbox()
+    for _ in range(5):
+        put(box)
+    window = {"max_messages": 3, "urgent_messages": 2}
+    assert take(box, **window) == [1, 2, 3]
+    for _ in range(3):
+        put(box, priority=4)
+    assert take(box, **window) == [6, 7]
+    assert take(box, **window) == []
+    box.settle(1)
+    assert take(box, **window) == [8]
+    box.settle(6)
+    # The bulk goes on only when the window has room by itself.
+    assert take(box, **window) == []
+
+
+def test_urgent_letters_pass_a_window_that_is_full_in_bytes() -> None:
+    box = mailbox()
+    put(box, size=90)
+    put(box, size=20)
+    window = {"max_bytes": 100, "urgent_messages": 2}
+    assert take(box, **window) == [1]
+    put(box, size=50, priority=4)
+    assert take(box, **window) == [3]
+    assert take(box, **window) == []
+
+
+@pytest.mark.parametrize("where", ["waiting", "in flight", "returned", "in a lane that waits"])
+def test_a_letter_can_be_withdrawn_wherever_it_is(where: str) -> None:
+    box = mailbox()
+    for _ in range(3):
+        put(box, lane="a")
+    if where != "waiting":
+        take(box, **({"batch_messages": 1} if where == "in a lane that waits" else {}))
+    if where in ("returned", "in a lane that waits"):
+        box.nack({1: 5.0})
+        take(box)
+    letter = box.withdraw(2)
+    assert letter is not None
+    assert letter.sequence == 2
+    assert box.withdraw(2) is None
+    box.return_in_flight()
+    assert take(box) == [1, 3]
+    assert box.messages == 2
+
+
 class MailboxMachine(RuleBasedStateMachine):
     """Whatever happens in whatever order: counts are right, nothing is lost or doubled, order holds in each queue."""
 
@@ -356,17 +454,31 @@ class MailboxMachine(RuleBasedStateMachine):
         self.alive: dict[int, Letter] = {}
         self.in_hand: set[int] = set()
 
-    @rule(lane=st.sampled_from("abc"), priority=st.integers(1, 4), size=st.integers(1, 60), ttl=st.integers(0, 6))
-    def accept(self, lane: str, priority: int, size: int, ttl: int) -> None:
+    @rule(
+        sender=st.sampled_from("st"),
+        lane=st.sampled_from("abc"),
+        priority=st.integers(1, 4),
+        size=st.integers(1, 60),
+        ttl=st.integers(0, 6),
+    )
+    def accept(self, sender: str, lane: str, priority: int, size: int, ttl: int) -> None:
         made = envelope(lane=lane, priority=priority, size=size, expires_at=self.now + ttl if ttl else 0.0)
-        if self.box.reserve(size):
-            letter = Letter(self.box.take_sequence(), made, "s@local", "id", "", self.now)
+        account = self.box.reserve(size, sender)
+        if account is not None:
+            letter = Letter(self.box.take_sequence(), made, sender, "id", "", self.now)
+            letter.account = account
             self.box.put(letter)
             self.alive[letter.sequence] = letter
 
-    @rule(window=st.integers(1, 8))
-    def deliver(self, window: int) -> None:
-        for letter in self.box.take(max_messages=window, max_bytes=150, batch_messages=4, batch_bytes=100):
+    @rule(window=st.integers(1, 8), urgent=st.integers(0, 2))
+    def deliver(self, window: int, urgent: int) -> None:
+        before = self.box.in_flight
+        taken = self.box.take(
+            max_messages=window, max_bytes=150, batch_messages=4, batch_bytes=100, urgent_messages=urgent
+        )
+        most = window + (urgent if any(one.envelope.priority == 4 for one in taken) else 0)
+        assert self.box.in_flight <= max(before, most)
+        for letter in taken:
             assert letter.sequence in self.alive
             self.tag += 1
             letter.tag = self.tag
@@ -376,6 +488,13 @@ class MailboxMachine(RuleBasedStateMachine):
     def settle(self, sequence: int) -> None:
         letter = self.box.settle(sequence)
         assert (letter is not None) == (sequence in self.in_hand)
+        if letter is not None:
+            self._gone([letter])
+
+    @rule(sequence=st.integers(1, 30))
+    def withdraw(self, sequence: int) -> None:
+        letter = self.box.withdraw(sequence)
+        assert (letter is not None) == (sequence in self.alive)
         if letter is not None:
             self._gone([letter])
 
@@ -426,7 +545,16 @@ class MailboxMachine(RuleBasedStateMachine):
         assert self.box._in_flight_bytes == sum(one.size for one in self.box._in_flight.values())
         assert {*self.box._in_flight, *self.box._returned} == self.in_hand
         for queue in self.box._queues:
-            assert sequences(queue) == sorted(sequences(queue))
+            for sender in "st":
+                mine = sequences(one for one in queue if one.sender == sender)
+                assert mine == sorted(mine)
+            assert sorted(queue._turns) == sorted({one.sender for one in queue})
+        for sender in "st":
+            account = self.box._accounts.get(sender)
+            mine = [one for one in letters if one.sender == sender]
+            assert (
+                (account.messages, account.bytes) == (len(mine), sum(one.size for one in mine)) if account else not mine
+            )
         for lane in self.box._held.values():
             # In order within one urgency, as in the queues to which they go back.
             for priority in range(1, 5):

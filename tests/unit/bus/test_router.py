@@ -12,13 +12,14 @@ from raw import acl
 from gagent_grpc.acl.message import ACLMessage
 from gagent_grpc.acl.performative import Performative
 from gagent_grpc.bus.ams import SEQUENCES_WRITTEN_AHEAD, AgentManagementSystem, AgentRecord
+from gagent_grpc.bus.dead_letters import DeadLetters
 from gagent_grpc.bus.dedupe import Dedupe
 from gagent_grpc.bus.mailbox import Letter, Mailbox
 from gagent_grpc.bus.ports import Commit, Store
 from gagent_grpc.bus.router import ANONYMOUS, LETTER_COST, Router
 from gagent_grpc.codec.envelope import EnvelopeCodec
 from gagent_grpc.config import BusLimits
-from gagent_grpc.envelope import Outcome
+from gagent_grpc.envelope import DeadReason, Outcome
 from gagent_grpc.errors import InvalidArgument
 from gagent_grpc.pb.gagent.v1 import bus_service_pb2 as pb
 from gagent_grpc.storage.memory import MemoryStore
@@ -51,7 +52,10 @@ class Bench:
         self.dedupe = Dedupe(window=600, rows=1_000)
         self.echo = Echo()
         self.codec = EnvelopeCodec(max_id_bytes=self.limits.max_id_bytes)
-        self.router = Router(self.ams, store, self.codec, self.clock, self.limits, self.dedupe, self.echo)
+        self.dead_letters = DeadLetters(store, most=self.limits.dead_letters, most_bytes=10_000, ttl=3_600.0)
+        self.router = Router(
+            self.ams, store, self.codec, self.clock, self.limits, self.dedupe, self.echo, self.dead_letters
+        )
         self.number = 0
 
     def agent(self, name: str) -> AgentRecord:
@@ -311,10 +315,10 @@ def test_every_way_out_of_a_mailbox_gives_its_room_back() -> None:
     assert acked is not None
     assert rejected is not None
     bench.router.settled(bob, acked)
-    bench.router.give_up(bob, rejected, "no")
+    bench.router.give_up(bob, rejected, "no", reason=DeadReason.REJECTED)
     bench.clock.advance(10)
     for letter in [*bob.mailbox.expire(bench.clock.time(), 0.0), *bob.mailbox.drain()]:
-        bench.router.give_up(bob, letter, "late")
+        bench.router.give_up(bob, letter, "late", reason=DeadReason.EXPIRED)
     assert (bob.mailbox.messages, bob.mailbox.bytes, bench.router.mail_bytes) == (0, 0, 0)
     assert len(bench.failures(sender)) == 3
     for letter in sender.mailbox.drain():
@@ -415,7 +419,7 @@ def test_failure_that_cannot_be_encoded_is_counted_and_ends_nothing(bench: Bench
     alice, bob = bench.agent("alice"), bench.agent("bob")
     bench.submit(NotingOrigin("alice@local"), acl("bob", act=19))
     (letter,) = bob.mailbox.drain()
-    bench.router.give_up(bob, letter, "half a pair: \ud800")
+    bench.router.give_up(bob, letter, "half a pair: \ud800", reason=DeadReason.REJECTED)
     assert bench.router.unheard_failures == 1
     assert bench.texts(alice) == []
 
@@ -449,3 +453,119 @@ def test_acp_message_to_a_platform_agent_is_invalid(bench: Bench) -> None:
     bench.submit(alice, message)
     assert alice.outcomes == [(1, "ams", "INVALID")]
     assert alice.refusals[0].field == "body"
+
+
+# ---- order across refusals (`hold_order`) ----------------------------------------------------------------------------
+
+
+def held(text: str, id: str, to: Any = "bob") -> pb.BusMessage:  # noqa: A002  # The field's name.
+    return acl(to, text, id=id, hold_order=True)
+
+
+def make_room(bench: Bench, record: AgentRecord) -> None:
+    for letter in record.mailbox.take(max_messages=99, max_bytes=10**9, batch_messages=99, batch_bytes=10**9):
+        record.mailbox.settle(letter.sequence)
+        bench.router.settled(record, letter)
+
+
+def test_after_a_passing_refusal_later_ones_are_held_until_it_is_sent_again() -> None:
+    bench = Bench(MemoryStore(), mailbox_messages=1)
+    bob, alice = bench.agent("bob"), NotingOrigin("alice@local")
+    bench.submit(alice, held("one", "1"))
+    bench.submit(alice, held("two", "2"))
+    make_room(bench, bob)
+    # There is room again, but these come later.
+    bench.submit(alice, held("three", "3"))
+    bench.submit(alice, acl("bob@local", "four"))
+    assert alice.outcomes == [
+        (2, "bob", "MAILBOX_FULL"),
+        (3, "bob", "HELD"),
+        (4, "bob@local", "HELD"),
+    ]
+    assert "'2'" in alice.refusals[1].detail
+    assert all(one.outcome.retryable and one.retry_after for one in alice.refusals)
+    for text, id_ in (("two", "2"), ("three", "3")):
+        bench.submit(alice, held(text, id_))
+        assert bench.texts(bob) == [text]
+        make_room(bench, bob)
+    assert len(alice.refusals) == 3
+
+
+def test_a_message_that_is_refused_again_still_holds_the_others() -> None:
+    bench = Bench(MemoryStore(), mailbox_messages=1)
+    bench.agent("bob")
+    alice = NotingOrigin("alice@local")
+    for id_ in ("1", "2", "2", "3"):
+        bench.submit(alice, held(id_, id_))
+    assert [one[2] for one in alice.outcomes] == ["MAILBOX_FULL", "MAILBOX_FULL", "HELD"]
+
+
+def test_holds_are_those_of_one_sender_and_one_receiver() -> None:
+    bench = Bench(MemoryStore(), mailbox_messages=1)
+    bob, carol = bench.agent("bob"), bench.agent("carol")
+    alice, dave = NotingOrigin("alice@local"), NotingOrigin("dave@local")
+    bench.submit(alice, held("one", "1"))
+    bench.submit(alice, held("two", "2"))
+    make_room(bench, bob)
+    bench.submit(alice, held("to carol", "3", to="carol"))
+    bench.submit(dave, held("of dave", "1"))
+    assert (bench.texts(bob), bench.texts(carol)) == (["of dave"], ["to carol"])
+
+
+def test_without_the_flag_nothing_is_held() -> None:
+    bench = Bench(MemoryStore(), mailbox_messages=1)
+    bob, alice = bench.agent("bob"), NotingOrigin("alice@local")
+    bench.submit(alice, acl("bob", "one", id="1"))
+    bench.submit(alice, acl("bob", "two", id="2"))
+    make_room(bench, bob)
+    bench.submit(alice, acl("bob", "three", id="3"))
+    assert bench.texts(bob) == ["three"]
+
+
+@pytest.mark.parametrize("ending", ["refused for good", "refused as a whole", "receiver gone"])
+def test_nothing_waits_for_a_message_that_will_never_be_taken(ending: str) -> None:
+    bench = Bench(MemoryStore(), mailbox_messages=1)
+    bob, alice = bench.agent("bob"), NotingOrigin("alice@local")
+    bench.submit(alice, held("one", "1"))
+    bench.submit(alice, held("two", "2"))
+    make_room(bench, bob)
+    again = held("two", "2")
+    if ending == "refused for good":
+        again.expires_at.FromSeconds(1)
+    elif ending == "refused as a whole":
+        again.acl.sender.name = "mallory"
+    else:
+        bench.ams.remove(bob)
+    bench.submit(alice, again)
+    if ending == "receiver gone":
+        bob = bench.agent("bob")
+    bench.submit(alice, held("three", "3"))
+    assert bench.texts(bob) == ["three"]
+
+
+def test_what_was_written_behind_a_message_that_could_not_be_stored_goes_as_well() -> None:
+    store = ManualStore()
+    bench = Bench(store)
+    bob, alice = bench.agent("bob"), NotingOrigin("alice@local")
+    bench.submit(alice, held("one", "1"))
+    bench.submit(alice, held("two", "2"))
+    bench.router.commit(store.commit(1, error="the disk is full"))
+    bench.router.commit(store.commit(2))
+    assert alice.outcomes == [(1, "bob", "MAILBOX_FULL"), (2, "bob", "HELD")]
+    assert (bench.texts(bob), bob.mailbox.messages, bench.router.mail_bytes) == ([], 0, 0)
+    # Gone from the store, too, and without a key that would make a duplicate of what is sent again.
+    assert [(name, sequence, key) for name, sequence, key in store.settled] == [("bob", 2, None)]
+    for id_, text in (("1", "one"), ("2", "two")):
+        bench.submit(alice, held(text, id_))
+    bench.router.commit(store.commit())
+    assert (bench.texts(bob), alice.waiting) == (["one", "two"], 0)
+
+
+def test_an_urgent_message_does_not_wait_for_a_held_one_of_another_urgency() -> None:
+    bench = Bench(MemoryStore(), mailbox_messages=1)
+    bob, alice = bench.agent("bob"), NotingOrigin("alice@local")
+    bench.submit(alice, held("one", "1"))
+    bench.submit(alice, held("two", "2"))
+    make_room(bench, bob)
+    bench.submit(alice, acl("bob", "now", id="3", priority=4, hold_order=True))
+    assert bench.texts(bob) == ["now"]

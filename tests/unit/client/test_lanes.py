@@ -26,8 +26,10 @@ class Work:
         return go_on
 
     def add(self, *jobs: str) -> None:
-        """Add jobs `lane + sequence`, such as "a1"."""
-        self.lanes.add([Job(None, int(one[1:]), ("s", one[1:]), ("s", one[0])) for one in jobs])
+        """Add jobs `lane + sequence`, such as "a1"; "A2" is an urgent one beside the lane a."""
+        self.lanes.add(
+            [Job(None, None, int(one[1:]), ("s", one[1:]), ("s", one[0].lower(), one[0].isupper())) for one in jobs]
+        )
 
     async def end(self, *sequences: int, go_on: bool = True) -> None:
         for sequence in sequences:
@@ -85,7 +87,7 @@ async def test_work_that_comes_in_the_turn_in_which_a_worker_leaves_is_begun() -
         return True
 
     def next_job(sequence: int) -> Job:
-        return Job(None, sequence, ("s", str(sequence)), ("s", str(sequence)))
+        return Job(None, None, sequence, ("s", str(sequence)), ("s", str(sequence), False))
 
     lanes = Lanes(run, concurrency=1)
     lanes.add([next_job(1)])
@@ -102,7 +104,7 @@ async def test_work_that_never_waits_needs_few_workers() -> None:
         return True
 
     lanes = Lanes(run, concurrency=64)
-    lanes.add([Job(None, number, ("s", str(number)), ("s", str(number))) for number in range(1, 1000)])
+    lanes.add([Job(None, None, number, ("s", str(number)), ("s", str(number), False)) for number in range(1, 1000)])
     await until(lambda: not lanes._workers)
     # One, and another one at each turn that it leaves to others.
     assert most <= 2 + 1000 // 128
@@ -149,7 +151,8 @@ async def test_forgetting_drops_what_has_not_begun_and_keeps_the_order_of_what_c
     work.add("a2", "b4")
     await work.end(1)
     assert work.begun == [1, 3, 2]
-    await work.end(2, 3)
+    await work.end(2)
+    await work.end(3)
     await work.end(4)
     assert not work.lanes._lanes
 
@@ -218,3 +221,86 @@ async def test_the_end_cancels_what_runs_and_a_new_beginning_works_also_when_not
     assert work.begun == [1, 2, 1]
     assert work.lanes.has_worker(next(iter(work.lanes._workers)))
     assert not work.lanes.has_worker(asyncio.current_task())
+
+
+# ---- urgent work ------------------------------------------------------------------------------------------------------
+
+
+async def test_an_urgent_job_does_not_wait_for_workers_that_are_busy_nor_for_its_own_conversation() -> None:
+    work = Work(2)
+    work.add("a1", "b2", "c3")
+    await work.turn()
+    work.add("A4", "D5", "A6")
+    await work.turn()
+    # One worker more than may otherwise, and no second one more.
+    assert work.begun == [1, 2, 4]
+    await work.end(4)
+    assert sorted(work.begun) == [1, 2, 4, 5]
+    await work.end(5)
+    assert sorted(work.begun) == [1, 2, 4, 5, 6]
+    await work.end(6)
+    # What is not urgent gets no worker more by that.
+    assert sorted(work.begun) == [1, 2, 4, 5, 6]
+    await work.end(1)
+    assert work.begun[-1] == 3
+    await work.end(2)
+    await work.end(3)
+    assert sorted(work.ended) == [1, 2, 3, 4, 5, 6]
+    await work.lanes.aclose()
+
+
+async def test_urgent_jobs_are_begun_before_others_that_waited_longer() -> None:
+    work = Work(1)
+    work.add("a1", "b2", "c3")
+    await work.turn()
+    work.add("D4")
+    await work.turn()
+    assert work.begun == [1, 4]
+    work.add("E5")
+    # Whoever is done first takes the urgent one.
+    await work.end(1)
+    assert work.begun == [1, 4, 5]
+    await work.end(4)
+    assert work.begun == [1, 4, 5]
+    await work.end(5)
+    assert work.begun == [1, 4, 5, 2]
+    await work.end(2)
+    await work.end(3)
+    await work.lanes.aclose()
+
+
+async def test_jobs_that_return_are_dropped_from_the_urgent_lane_beside_theirs_and_the_other_way() -> None:
+    work = Work(1)
+    work.add("a1", "a2")
+    await work.turn()
+    work.add("B3")
+    await work.turn()
+    work.add("A4")
+    await work.end(1, go_on=False)
+    # The urgent one may have begun before the bus said what returned; the others have not.
+    assert work.begun == [1, 3, 4]
+    work.lanes.returned(frozenset({1, 2, 4}))
+    await work.end(4, go_on=False)
+    work.add("a5", "C7")
+    work.lanes.returned(frozenset({4, 5}))
+    await work.turn()
+    await work.end(3, 7)
+    assert work.begun == [1, 3, 4, 7]
+    work.add("a6")
+    await work.turn()
+    assert work.begun == [1, 3, 4, 7, 6]
+    await work.end(6)
+    await work.lanes.aclose()
+
+
+async def test_urgent_jobs_that_wait_are_forgotten_with_the_session() -> None:
+    work = Work(1)
+    work.add("a1")
+    await work.turn()
+    work.add("B2")
+    await work.turn()
+    work.add("C3", "d4")
+    work.lanes.forget_waiting()
+    await work.end(*work.begun)
+    assert sorted(work.begun) == [1, 2]
+    await work.lanes.aclose()

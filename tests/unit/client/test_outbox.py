@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from gagent_grpc.client.message import Receipt
-from gagent_grpc.client.outbox import RESEND_FLAG, Outbox, Sending
+from gagent_grpc.client.outbox import Outbox
+from gagent_grpc.client.pending import RESEND_FLAG, Sending
 from gagent_grpc.envelope import Outcome
 from gagent_grpc.errors import BusUnreachable
 from gagent_grpc.pb.gagent.v1 import bus_service_pb2 as pb
@@ -14,7 +16,7 @@ from gagent_grpc.pb.gagent.v1 import bus_service_pb2 as pb
 EVERYTHING = {"window_messages": 1000, "window_bytes": 10**9, "batch_bytes": 10**9, "batch_messages": 1000}
 
 
-def handed_over(outbox: Outbox, *payloads: bytes, receivers: int = 1) -> Any:
+def handed_over(outbox: Outbox, *payloads: bytes, receivers: Sequence[str] = ("bob",)) -> Any:
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     sending = Sending(len(payloads), done)
     outbox.add(payloads, [receivers] * len(payloads), sending)
@@ -82,7 +84,7 @@ async def test_a_refusal_is_heard_at_once_and_once() -> None:
 
 async def test_a_refusal_of_the_whole_message_ends_it_however_many_receivers_it_has() -> None:
     outbox = Outbox()
-    sending, done = handed_over(outbox, b"1", receivers=3)
+    sending, done = handed_over(outbox, b"1", receivers=("bob", "carol", "dave"))
     outbox.take(**EVERYTHING)
     outbox.receipts(0, [refused(1, "bob")])
     assert not done.done()
@@ -135,7 +137,7 @@ async def test_what_was_refused_is_not_sent_again_and_frees_its_room() -> None:
 
 async def test_a_message_refused_by_some_is_told_once_after_a_reconnect_and_its_arrival_is_no_duplicate() -> None:
     outbox = Outbox()
-    sending, done = handed_over(outbox, b"1", receivers=2)
+    sending, done = handed_over(outbox, b"1", receivers=("nobody", "bob"))
     outbox.take(**EVERYTHING)
     outbox.receipts(0, [refused(1, "nobody", Outcome.NO_SUCH_AGENT)])
     outbox.reconnected()

@@ -78,3 +78,16 @@ async def test_what_is_no_act_or_comes_in_the_turn_of_giving_up_is_mail() -> Non
     question.answer.cancel()
     assert not questions.take(answer(Performative.AGREE, "1"), BOB)
     assert not questions.take(answer(INFORM, "1"), BOB)
+
+
+async def test_what_the_ams_says_of_an_agent_is_for_the_question_to_that_one() -> None:
+    questions = Questions()
+    first, second = asked(questions, "carol", "q", "c"), asked(questions, "bob", "q", "c")
+    failure = answer(Performative.FAILURE, "q")
+    failure.message.acl.user_parameters["X-failed-receiver"] = "bob@local"
+    assert questions.take(failure, AgentIdentifier("ams"))
+    assert (first.answer.done(), second.answer.done()) == (False, True)
+    # Nobody waits for bob any more, and carol has not failed; only the AMS may speak for others, though.
+    assert not questions.take(failure, AgentIdentifier("ams"))
+    assert questions.take(failure, AgentIdentifier("carol"))
+    assert first.answer.done()

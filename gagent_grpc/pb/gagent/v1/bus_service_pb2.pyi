@@ -52,6 +52,38 @@ REPORT_MODE_FAILURE_MESSAGE: ReportMode.ValueType  # 3
 """Receipts, and for each refusal also a FIPA `failure` from the AMS, as a reply to the message."""
 Global___ReportMode: _TypeAlias = ReportMode  # noqa: Y015
 
+class _OnReceiverLost:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _OnReceiverLostEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_OnReceiverLost.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ON_RECEIVER_LOST_UNSPECIFIED: _OnReceiverLost.ValueType  # 0
+    """Unset, which means FAIL for acts that expect an answer; of no effect for others."""
+    ON_RECEIVER_LOST_FAIL: _OnReceiverLost.ValueType  # 1
+    """The bus answers in the receiver's place: the sender gets a `failure` of the AMS, the message is withdrawn, and a later
+    answer to it is refused as EXPIRED.
+    """
+    ON_RECEIVER_LOST_WAIT: _OnReceiverLost.ValueType  # 2
+    """The message waits for the receiver to come back, until its `reply_by`; then as FAIL."""
+
+class OnReceiverLost(_OnReceiverLost, metaclass=_OnReceiverLostEnumTypeWrapper):
+    """What becomes of a message that was delivered, and whose receiver is lost (no session again within `resume_grace`, or
+    removed) before it answered. An answer is owed for the acts that expect one: request, request-when, request-whenever,
+    query-if, query-ref, cfp, propose, proxy, propagate and subscribe. Any act of the receiver under the message's
+    `reply_with`, or within its conversation where there is none, is an answer, but for `agree`, after which one is owed still.
+    """
+
+ON_RECEIVER_LOST_UNSPECIFIED: OnReceiverLost.ValueType  # 0
+"""Unset, which means FAIL for acts that expect an answer; of no effect for others."""
+ON_RECEIVER_LOST_FAIL: OnReceiverLost.ValueType  # 1
+"""The bus answers in the receiver's place: the sender gets a `failure` of the AMS, the message is withdrawn, and a later
+answer to it is refused as EXPIRED.
+"""
+ON_RECEIVER_LOST_WAIT: OnReceiverLost.ValueType  # 2
+"""The message waits for the receiver to come back, until its `reply_by`; then as FAIL."""
+Global___OnReceiverLost: _TypeAlias = OnReceiverLost  # noqa: Y015
+
 class _Outcome:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -596,6 +628,8 @@ class BusMessage(_message.Message):
     PRIORITY_FIELD_NUMBER: _builtins.int
     TRANSIENT_FIELD_NUMBER: _builtins.int
     RESEND_FIELD_NUMBER: _builtins.int
+    HOLD_ORDER_FIELD_NUMBER: _builtins.int
+    ON_RECEIVER_LOST_FIELD_NUMBER: _builtins.int
     REPORT_FIELD_NUMBER: _builtins.int
     HEADERS_FIELD_NUMBER: _builtins.int
     ACL_FIELD_NUMBER: _builtins.int
@@ -611,6 +645,13 @@ class BusMessage(_message.Message):
     """Need not survive a restart of the bus."""
     resend: _builtins.bool
     """Set on every repetition of a message whose receipt did not come."""
+    hold_order: _builtins.bool
+    """Keep the order while the sender waits: once this message was refused for a passing reason, every later one of the
+    session, or `Send`, to that receiver with the same priority is HELD until this one is sent again and is no longer
+    refused so. Needs an id.
+    """
+    on_receiver_lost: Global___OnReceiverLost.ValueType
+    """What happens when the receiver is lost while it owes an answer. Unset: FAIL for acts that expect an answer."""
     report: Global___ReportMode.ValueType
     """How the sender wants to hear of the outcome. Unset: RECEIPT."""
     @_builtins.property
@@ -647,6 +688,8 @@ class BusMessage(_message.Message):
         priority: _acp_pb2.Priority.ValueType = ...,
         transient: _builtins.bool = ...,
         resend: _builtins.bool = ...,
+        hold_order: _builtins.bool = ...,
+        on_receiver_lost: Global___OnReceiverLost.ValueType = ...,
         report: Global___ReportMode.ValueType = ...,
         headers: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         acl: _acl_pb2.AclMessage | None = ...,
@@ -654,7 +697,7 @@ class BusMessage(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["acl", b"acl", "acp", b"acp", "body", b"body", "created_at", b"created_at", "expires_at", b"expires_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acl", b"acl", "acp", b"acp", "body", b"body", "created_at", b"created_at", "expires_at", b"expires_at", "headers", b"headers", "id", b"id", "priority", b"priority", "report", b"report", "resend", b"resend", "to", b"to", "transient", b"transient"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acl", b"acl", "acp", b"acp", "body", b"body", "created_at", b"created_at", "expires_at", b"expires_at", "headers", b"headers", "hold_order", b"hold_order", "id", b"id", "on_receiver_lost", b"on_receiver_lost", "priority", b"priority", "report", b"report", "resend", b"resend", "to", b"to", "transient", b"transient"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["acl", "acp"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015

@@ -4,6 +4,7 @@ isort:skip_file
 """
 
 from collections import abc as _abc
+from ...v1 import acp_pb2 as _acp_pb2
 from ...v1 import agent_pb2 as _agent_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
@@ -40,6 +41,23 @@ REPORT_MODE_RECEIPT: ReportMode.ValueType  # 1
 REPORT_MODE_RECEIPT_LAZY: ReportMode.ValueType  # 2
 REPORT_MODE_FAILURE_MESSAGE: ReportMode.ValueType  # 3
 Global___ReportMode: _TypeAlias = ReportMode  # noqa: Y015
+
+class _OnReceiverLost:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _OnReceiverLostEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_OnReceiverLost.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ON_RECEIVER_LOST_UNSPECIFIED: _OnReceiverLost.ValueType  # 0
+    ON_RECEIVER_LOST_FAIL: _OnReceiverLost.ValueType  # 1
+    ON_RECEIVER_LOST_WAIT: _OnReceiverLost.ValueType  # 2
+
+class OnReceiverLost(_OnReceiverLost, metaclass=_OnReceiverLostEnumTypeWrapper): ...
+
+ON_RECEIVER_LOST_UNSPECIFIED: OnReceiverLost.ValueType  # 0
+ON_RECEIVER_LOST_FAIL: OnReceiverLost.ValueType  # 1
+ON_RECEIVER_LOST_WAIT: OnReceiverLost.ValueType  # 2
+Global___OnReceiverLost: _TypeAlias = OnReceiverLost  # noqa: Y015
 
 class _Outcome:
     ValueType = _typing.NewType("ValueType", _builtins.int)
@@ -430,13 +448,12 @@ class Delivery(_message.Message):
     sequence: _builtins.int
     attempt: _builtins.int
     redelivered: _builtins.bool
+    accepted_at: _builtins.bytes
     sender: _builtins.str
     receiver: _builtins.str
     via: _builtins.str
     id: _builtins.str
     message: _builtins.bytes
-    @_builtins.property
-    def accepted_at(self) -> _timestamp_pb2.Timestamp: ...
     def __init__(
         self,
         *,
@@ -444,14 +461,14 @@ class Delivery(_message.Message):
         sequence: _builtins.int = ...,
         attempt: _builtins.int = ...,
         redelivered: _builtins.bool = ...,
-        accepted_at: _timestamp_pb2.Timestamp | None = ...,
+        accepted_at: _builtins.bytes = ...,
         sender: _builtins.str = ...,
         receiver: _builtins.str = ...,
         via: _builtins.str = ...,
         id: _builtins.str = ...,
         message: _builtins.bytes = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["accepted_at", b"accepted_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
     _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_at", b"accepted_at", "attempt", b"attempt", "id", b"id", "message", b"message", "receiver", b"receiver", "redelivered", b"redelivered", "sender", b"sender", "sequence", b"sequence", "tag", b"tag", "via", b"via"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
@@ -694,3 +711,84 @@ class SendResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SendResponse: _TypeAlias = SendResponse  # noqa: Y015
+
+@_typing.final
+class BusMessageHead(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class HeadersEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    ID_FIELD_NUMBER: _builtins.int
+    TO_FIELD_NUMBER: _builtins.int
+    CREATED_AT_FIELD_NUMBER: _builtins.int
+    EXPIRES_AT_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
+    TRANSIENT_FIELD_NUMBER: _builtins.int
+    RESEND_FIELD_NUMBER: _builtins.int
+    HOLD_ORDER_FIELD_NUMBER: _builtins.int
+    ON_RECEIVER_LOST_FIELD_NUMBER: _builtins.int
+    REPORT_FIELD_NUMBER: _builtins.int
+    HEADERS_FIELD_NUMBER: _builtins.int
+    ACL_FIELD_NUMBER: _builtins.int
+    ACP_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    priority: _acp_pb2.Priority.ValueType
+    transient: _builtins.bool
+    resend: _builtins.bool
+    hold_order: _builtins.bool
+    on_receiver_lost: Global___OnReceiverLost.ValueType
+    report: Global___ReportMode.ValueType
+    acl: _builtins.bytes
+    acp: _builtins.bytes
+    @_builtins.property
+    def to(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def created_at(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def expires_at(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def headers(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        to: _abc.Iterable[_builtins.str] | None = ...,
+        created_at: _timestamp_pb2.Timestamp | None = ...,
+        expires_at: _timestamp_pb2.Timestamp | None = ...,
+        priority: _acp_pb2.Priority.ValueType = ...,
+        transient: _builtins.bool = ...,
+        resend: _builtins.bool = ...,
+        hold_order: _builtins.bool = ...,
+        on_receiver_lost: Global___OnReceiverLost.ValueType = ...,
+        report: Global___ReportMode.ValueType = ...,
+        headers: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        acl: _builtins.bytes = ...,
+        acp: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["acl", b"acl", "acp", b"acp", "body", b"body", "created_at", b"created_at", "expires_at", b"expires_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acl", b"acl", "acp", b"acp", "body", b"body", "created_at", b"created_at", "expires_at", b"expires_at", "headers", b"headers", "hold_order", b"hold_order", "id", b"id", "on_receiver_lost", b"on_receiver_lost", "priority", b"priority", "report", b"report", "resend", b"resend", "to", b"to", "transient", b"transient"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["acl", "acp"]  # noqa: Y015
+    _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
+
+Global___BusMessageHead: _TypeAlias = BusMessageHead  # noqa: Y015
