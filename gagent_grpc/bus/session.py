@@ -25,8 +25,8 @@ from gagent_grpc.errors import AnswerTimeout, BusError, PreconditionFailed, Sess
 
 MAX_BATCH_MESSAGES = 512
 """Most messages in one delivery frame: enough to spread a frame's cost, few enough to keep a frame short."""
-MAX_BATCH_BYTES = 512 * 1024
-"""Most bytes in one delivery frame, except that one message always fits."""
+BATCH_BYTES = 64 * 1024
+"""Bytes in one delivery frame at the start, except that one message always fits; whoever writes frames changes it."""
 MAX_UNSAID = 100
 """Most notices, and most changes of state, that wait for a client to read."""
 EXPIRED = "EXPIRED: its time was over before it was handled"
@@ -116,6 +116,7 @@ class Session:
         self.generation = generation
         self.window_messages = window_messages
         self.window_bytes = window_bytes
+        self.batch_bytes = BATCH_BYTES
         self.failure: BusError | None = None
         """Why the session ended; None when it ended well, or has not."""
         self.heard_at = clock.monotonic()
@@ -456,7 +457,7 @@ class Session:
             max_messages=self.window_messages,
             max_bytes=self.window_bytes,
             batch_messages=MAX_BATCH_MESSAGES,
-            batch_bytes=MAX_BATCH_BYTES,
+            batch_bytes=self.batch_bytes,
             urgent_messages=self._limits.urgent_messages,
         )
         tag = self._tag

@@ -25,6 +25,7 @@ from gagent_grpc.client.message import Received, receipt_from_proto
 from gagent_grpc.client.outbox import Outbox
 from gagent_grpc.client.questions import Questions
 from gagent_grpc.client.transport import error_from_status, is_cancelled, open_channel
+from gagent_grpc.codec.frame_size import FrameSize, patience
 from gagent_grpc.codec.management import df_to_proto, state_from_proto
 from gagent_grpc.codec.times import seconds_of
 from gagent_grpc.config import PROTOCOL_VERSION, ClientLimits
@@ -56,7 +57,6 @@ _LOST = (grpc.aio.AioRpcError, grpc.aio.BaseError, asyncio.InvalidStateError)
 _MISSED_HEARTBEATS = 3
 _HEARTBEAT_INTERVAL = 15.0
 """Seconds, where the bus names none."""
-_BATCH_BYTES = 512 * 1024
 _BATCH_MESSAGES = 1024
 
 
@@ -372,6 +372,7 @@ class ClientSession:
         look_at = loop.time() + interval
         missed = 0
         half_closed = False
+        size = FrameSize()
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(look_at if half_closed else min(look_at, self.outbox.due)):
@@ -388,9 +389,11 @@ class ClientSession:
             if half_closed:
                 continue
             try:
-                while (frame := self._next_frame()) is not None:
-                    async with asyncio.timeout(self._limits.write_timeout):
+                while (frame := self._next_frame(size.bytes)) is not None:
+                    began = loop.time()
+                    async with asyncio.timeout(patience(self._limits.write_timeout, len(frame))):
                         await call.write(frame)
+                    size.wrote(loop.time() - began)
                 if self._bye_said or (self._draining and not self.deliveries.in_progress):
                     await call.done_writing()
                     half_closed = True
@@ -400,7 +403,7 @@ class ClientSession:
                 # The stream is over, and the reader hears why.
                 return
 
-    def _next_frame(self) -> bytes | None:
+    def _next_frame(self, batch_bytes: int) -> bytes | None:
         if self._heartbeat_due:
             self._heartbeat_due = False
             return _HEARTBEAT
@@ -412,7 +415,7 @@ class ClientSession:
             batch = self.outbox.take(
                 window_messages=self._window_messages,
                 window_bytes=self._window_bytes,
-                batch_bytes=_BATCH_BYTES,
+                batch_bytes=batch_bytes,
                 batch_messages=_BATCH_MESSAGES,
                 now=now,
             )

@@ -28,10 +28,13 @@ OPTIONS: list[tuple[str, int]] = [
     # An idle session has no data for hours, and is to be watched all the same.
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", 250),
-    ("grpc.min_reconnect_backoff_ms", 250),
+    # Also the time that an attempt has to connect: over a line with a delay of 0.3 s each way, 250 ms are too few.
+    ("grpc.min_reconnect_backoff_ms", 5_000),
     ("grpc.max_reconnect_backoff_ms", 5_000),
     ("grpc.max_receive_message_length", 4 * MIB),
     ("grpc.max_send_message_length", 4 * MIB),
+    # Measuring the line with pings takes a slow one for dead, since they wait behind the data.
+    ("grpc.http2.bdp_probe", 0),
     # Agents of one process would share a connection, and so each other's flow control.
     ("grpc.use_local_subchannel_pool", 1),
     # A client that retries knows its message ids; the transport does not.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Sequence
 
 import grpc
@@ -15,6 +16,7 @@ import grpc
 from gagent_grpc.bus.platform import Hello, Platform
 from gagent_grpc.bus.router import ANONYMOUS
 from gagent_grpc.bus.session import Notice, Session
+from gagent_grpc.codec.frame_size import FrameSize, patience
 from gagent_grpc.errors import (
     AnswerTimeout,
     BusDraining,
@@ -161,6 +163,7 @@ class BusServicer:
     async def _write(self, session: Session, context: Context) -> None:
         """Write what the session has to say until it is over. The only writer of the stream."""
         limit = self._platform.limits.write_timeout
+        size = FrameSize()
         while (out := await session.outgoing()) is not None:
             delivery = frames.deliver_frame(out.letters, session.aid) if out.letters else None
             for frame in frames.control_frames(out):
@@ -168,8 +171,11 @@ class BusServicer:
                     await context.write(frame)
             # What was taken over meanwhile is the newer session's to deliver.
             if delivery is not None and not session.ended:
-                async with asyncio.timeout(limit):
+                began = time.monotonic()
+                async with asyncio.timeout(patience(limit, len(delivery))):
                     await context.write(delivery)
+                size.wrote(time.monotonic() - began)
+                session.batch_bytes = size.bytes
 
     # ---- one-shot sending ------------------------------------------------------------------------------------------
 

@@ -36,6 +36,8 @@ def server_options(limits: BusLimits) -> list[tuple[str, int]]:
         # Clients may ping every 10 s; the default cuts one that pings more often than every five minutes.
         ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
         ("grpc.http2.max_ping_strikes", 2),
+        # Measuring the line with pings takes a slow one for dead, since they wait behind the data.
+        ("grpc.http2.bdp_probe", 0),
         # A connection without any call is of no use to anybody.
         ("grpc.max_connection_idle_ms", 300_000),
     ]

@@ -11,7 +11,7 @@ import contextlib
 import fcntl
 import functools
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -35,6 +35,10 @@ _MOST_PAGES = 0xFFFFFFFE
 """SQLite's own bound of a file, in pages."""
 _WAL_PAGES = 1_000
 """Pages in the log after which they are moved into the database."""
+_SPACE_LEFT_SHARE = 16
+"""Part of a disk, of a small one, that is left for removing what is stored."""
+_MOST_SPACE_LEFT = 16 * 1024 * 1024
+"""What is left on any other, in bytes."""
 _WAL_BYTES = 64 * 1024 * 1024
 """Size to which the log's file is cut back after a peak."""
 
@@ -244,11 +248,12 @@ class SqliteFile:
             agent.next_sequence = max(agent.next_sequence, last.get(agent.name, 0) + 1)
         return stored
 
-    def write(self, operations: Iterable[Operation], *, bounded: bool = True) -> None:
+    def write(self, operations: Sequence[Operation], *, bounded: bool = True) -> None:
         """Write ``operations`` in one transaction, durably: all of them, or none when it raises.
 
-        Without ``bounded`` the file may grow over `max_bytes`. That is for what must be written in the end, and what makes
-        room: a settle removes a message, but before that it needs a place for the key.
+        Without ``bounded`` the file may grow over `max_bytes`, and into the space that is left on the disk for it. That is
+        for what must be written in the end, and what makes room: a settle removes a message, but before that it needs a
+        place for the key.
 
         The effect is that of one by one in order. Accepts, attempts, settles and dead letters are gathered over the whole
         group and each kind is written in a few statements: every statement lets go the interpreter's lock and has to win
@@ -275,6 +280,8 @@ class SqliteFile:
             for gathered in (accepts, attempts, settles, buried, exhumed):
                 gathered.clear()
 
+        if bounded:
+            self._leave_space(operations)
         limit = self._max_pages if bounded else _MOST_PAGES
         if limit != self._page_limit:
             self._connection.pragma("max_page_count", limit)
@@ -298,6 +305,41 @@ class SqliteFile:
                     for statement in _STATEMENTS[kind]:
                         self._connection.execute(statement, row)
             write_gathered()
+
+    def _leave_space(self, operations: Sequence[Operation]) -> None:
+        """Make sure that the disk takes new messages and still has space for removing what is stored.
+
+        A disk that is full of mail alone would stay so: a settle is written to the log first, and what is in the log needs
+        its place in the database before the log's room is used again.
+
+        Raises:
+            apsw.FullError: It has not.
+        """
+        size = sqlite_rows.payload_bytes(operations)
+        if not size:
+            return
+        free, total = self._disk()
+        left = min(_MOST_SPACE_LEFT, total // _SPACE_LEFT_SHARE)
+        # Twice: once in the log, and once in the database.
+        if free >= left + 2 * size + self._log_bytes():
+            return
+        self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        free, _ = self._disk()
+        unused = self._connection.pragma("freelist_count") * self._connection.pragma("page_size")
+        half = left // 2 + size
+        if free < half + max(0, half - unused):
+            raise apsw.FullError(f"the disk has {free:,} bytes left; {left:,} are kept for removing what is stored")
+
+    def _disk(self) -> tuple[int, int]:
+        """Return the free bytes of the disk, and all of them."""
+        disk = os.statvfs(self.path)
+        return disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
+
+    def _log_bytes(self) -> int:
+        try:
+            return os.stat(f"{self.path}-wal").st_size
+        except FileNotFoundError:
+            return 0
 
     def checkpoint(self) -> None:
         """Move the log into the database as far as possible, so that the log's room is used again; never raises."""

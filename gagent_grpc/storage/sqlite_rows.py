@@ -64,6 +64,16 @@ def _check_text(text: str, kind: str) -> None:
         ) from None
 
 
+def payload_bytes(operations: Iterable[Operation]) -> int:
+    """Return the bytes of the messages that ``operations`` add."""
+    payloads = (row[_PAYLOAD] for kind, row in operations if kind == ACCEPT)
+    return sum(len(payload) for payload in payloads if isinstance(payload, bytes))
+
+
+_PAYLOAD = 9
+"""Place of the payload among the values of an accept."""
+
+
 def accept_operation(message: StoredMessage) -> Operation:
     """Return the operation that adds a message; the only one that is not tried again."""
     return ACCEPT, (

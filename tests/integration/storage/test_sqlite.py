@@ -538,6 +538,25 @@ async def test_full_disk_loses_nothing_accepted_and_heals_with_space(small_disk:
     assert [found.name for found in stored.agents] == ["bob"]
 
 
+async def test_disk_that_mail_alone_has_filled_takes_mail_again_when_that_is_settled(small_disk: Path) -> None:
+    path, block = small_disk / "bus.db", b"x" * 10_000
+    async with opened(path) as (store, _):
+        for _ in range(3):
+            kept = []
+            sequence = 0
+            while len(kept) < 1_000:
+                sequence += 1
+                if not await accepted(store, message(sequence, payload=block)):
+                    break
+                kept.append(sequence)
+            assert 50 < len(kept) < 1_000
+            for sequence in kept:
+                store.settle("bob", sequence, key_of(sequence))
+            await flushed(store)
+            store.prune_keys(10.0**12, 0)
+    assert (await content(path)).messages == []
+
+
 async def test_nearly_full_disk_uses_the_room_it_has_again_and_again(small_disk: Path) -> None:
     path, block = small_disk / "bus.db", b"x" * 1_000
     async with opened(path) as (store, _):
