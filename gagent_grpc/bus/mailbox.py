@@ -36,8 +36,10 @@ class Letter:
         "envelope",
         "message_id",
         "redelivered",
+        "reprieve",
         "sender",
         "sequence",
+        "suspect",
         "tag",
         "via",
     )
@@ -61,6 +63,10 @@ class Letter:
         """Deliveries so far."""
         self.redelivered = envelope.resend
         """It may have been delivered before."""
+        self.suspect = False
+        """Its last reader was lost with it in hand: that may have been its doing."""
+        self.reprieve = 0
+        """Deliveries that it is granted beyond the bound; see `restore`."""
         self.tag = 0
         """Number of the delivery in the present session; 0 while not in flight."""
 
@@ -112,6 +118,7 @@ class Mailbox:
 
     __slots__ = (
         "_accounts",
+        "_alone",
         "_held",
         "_in_flight",
         "_in_flight_bytes",
@@ -119,6 +126,7 @@ class Mailbox:
         "_returned",
         "_timers",
         "bytes",
+        "exhausted",
         "max_bytes",
         "max_messages",
         "messages",
@@ -143,6 +151,10 @@ class Mailbox:
         self._accounts: dict[str, Account] = {}
         # The most urgent one first.
         self._queues = tuple(FairQueue() for _ in Priority)
+        self.exhausted: list[Letter] = []
+        """Letters out of the queues that `take` found delivered too often; whoever took gives them up."""
+        self._alone = 0
+        """Sequence of the letter that was delivered by itself last."""
         self._in_flight: dict[int, Letter] = {}
         self._in_flight_bytes = 0
         self._held: dict[tuple[str, str], _HeldLane] = {}
@@ -235,9 +247,19 @@ class Mailbox:
         return len(self._in_flight)
 
     def take(
-        self, *, max_messages: int, max_bytes: int, batch_messages: int, batch_bytes: int, urgent_messages: int = 0
+        self,
+        *,
+        max_messages: int,
+        max_bytes: int,
+        batch_messages: int,
+        batch_bytes: int,
+        urgent_messages: int = 0,
+        max_deliveries: int = 2**31,
     ) -> list[Letter]:
         """Return the next letters and count them as in flight: urgent ones first, and senders in turn.
+
+        One whose readers were lost with it, all but the last time that it may be delivered, goes out by itself that last
+        time: if its reader is lost again, it was that one and none of its neighbours. Then it is `exhausted`.
 
         Args:
             max_messages: Bound on all letters in flight.
@@ -245,8 +267,11 @@ class Mailbox:
             batch_messages: Most letters that this call returns.
             batch_bytes: Most bytes that this call returns, except that one letter always fits.
             urgent_messages: How many urgent letters may go out beyond the bounds: they do not wait behind bulk.
+            max_deliveries: How often a letter is delivered at most.
         """
         taken: list[Letter] = []
+        if self._alone in self._in_flight:
+            return taken
         held, in_flight = self._held, self._in_flight
         batch = 0
         extra, extra_bytes = urgent_messages, _URGENT_BYTES if urgent_messages else 0
@@ -258,7 +283,7 @@ class Mailbox:
                 letters = queue.turn
                 most = min(room, queue.left, len(letters))
                 gone = 0
-                blocked = False
+                blocked = alone = False
                 while gone < most:
                     letter = letters[0]
                     if held and (lane := held.get(letter.lane)) is not None:
@@ -266,6 +291,17 @@ class Mailbox:
                         lane.letters.append(letters.popleft())
                         gone += 1
                         continue
+                    if letter.suspect and letter.attempt + 1 >= max_deliveries + letter.reprieve:
+                        if letter.attempt >= max_deliveries + letter.reprieve:
+                            self.exhausted.append(letters.popleft())
+                            gone += 1
+                            continue
+                        if in_flight:
+                            # Nor does anything else go out, or its turn would never come.
+                            queue.took(gone)
+                            return taken
+                        most, alone = gone + 1, True
+                        self._alone = letter.sequence
                     size = len(letter.envelope.payload)
                     if (in_flight and self._in_flight_bytes + size > bound) or (taken and batch + size > batch_bytes):
                         blocked = True
@@ -280,6 +316,8 @@ class Mailbox:
                     self._in_flight_bytes += size
                     taken.append(letter)
                 queue.took(gone)
+                if alone:
+                    return taken
                 if blocked:
                     break
                 room -= gone
@@ -364,6 +402,7 @@ class Mailbox:
             for letter in returned:
                 self._leave_flight(letter.sequence)
                 letter.redelivered = True
+                letter.suspect = False
                 letter.attempt -= 1
                 self._returned[letter.sequence] = letter
                 self._note_expiry(letter)
@@ -397,12 +436,16 @@ class Mailbox:
 
     # ---- changing hands --------------------------------------------------------------------------------------------
 
-    def return_in_flight(self) -> list[Letter]:
-        """Put every unsettled delivery back to the front, flagged, in order; return what the reader had in hand."""
+    def return_in_flight(self, *, lost: bool = False) -> list[Letter]:
+        """Put every unsettled delivery back to the front, flagged, in order; return what the reader had in hand.
+
+        With ``lost`` the reader did not go of its own will.
+        """
         in_hand = [*self._in_flight.values(), *self._returned.values()]
         waiting = list(self._in_flight.values())
         for letter in waiting:
             letter.redelivered = True
+            letter.suspect = lost
             letter.tag = 0
         # A reader that is gone holds no lane: its successor starts afresh, in order.
         for lane in self._held.values():

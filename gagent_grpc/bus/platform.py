@@ -148,6 +148,7 @@ class Platform:
             codec=self._codec,
             clock=self._clock,
             new_mailbox=self._new_mailbox,
+            max_deliveries=self.limits.max_deliveries,
         )
         self._tokens = {record.resume_digest: record for record in self.ams if record.resume_digest}
         tick = min(1.0, self.limits.heartbeat_interval / 4, self.limits.resume_grace / 4)
@@ -336,6 +337,7 @@ class Platform:
     def bye(self, session: Session, *, deregister: bool) -> None:
         """The client says a polite end: withdraw its DF entry, and free its name too when it asks for that."""
         record = session.record
+        session.polite = True
         if record.session is not session:
             return
         if deregister:
@@ -365,7 +367,7 @@ class Platform:
         """Take a session off its agent: what it had in hand is queued again, flagged."""
         record = session.record
         record.session = None
-        returned = record.mailbox.return_in_flight()
+        returned = record.mailbox.return_in_flight(lost=not session.polite)
         # What was returned by the nack of another letter has been delivered, too, though that attempt does not count.
         kept = [(letter.sequence, max(1, letter.attempt)) for letter in returned if not letter.envelope.transient]
         if kept:

@@ -7,6 +7,7 @@ that was written meanwhile, and no message needs a future of its own.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -30,8 +31,8 @@ class Clock(Protocol):
 class Codec(Protocol):
     """Turns encoded messages into envelopes and the platform's own messages into bytes."""
 
-    def decode(self, payload: bytes) -> Envelope:
-        """Return the envelope of one encoded `BusMessage`.
+    def decode(self, payload: bytes, *, digest: bytes = b"") -> Envelope:
+        """Return the envelope of one encoded `BusMessage`; its ``digest``, where it is known, is not made again.
 
         Raises:
             InvalidArgument: It is no valid message; the error names the field and the expected form.
@@ -240,6 +241,10 @@ class Store(Protocol):
 
     def prune_keys(self, settled_before: float, keep: int) -> None:
         """Forget the keys of messages settled before a time, and the oldest ones beyond ``keep``."""
+        ...
+
+    def together(self) -> AbstractContextManager[object]:
+        """Return a block whose writes become durable together or not at all. It does not wait, and may be nested."""
         ...
 
     async def next_commit(self) -> Commit:

@@ -43,6 +43,7 @@ def restore(
     codec: Codec,
     clock: Clock,
     new_mailbox: Callable[[int], Mailbox],
+    max_deliveries: int,
 ) -> None:
     """Take over what the store held. After an unclean stop what may have been delivered is flagged.
 
@@ -59,6 +60,7 @@ def restore(
         codec: Reads the messages.
         clock: Says which leases have ended.
         new_mailbox: Makes a mailbox whose next sequence is the number given.
+        max_deliveries: How often a message is delivered at most.
     """
     may_be_doubled: set[AgentRecord] = set()
     newly_flagged: dict[str, list[tuple[int, int]]] = {}
@@ -89,6 +91,9 @@ def restore(
         if letter is not None:
             redriven.add(message.redriven)
             may_be_known = message.attempt > 0 or message.redriven > 0
+            if message.attempt >= max_deliveries:
+                # Whether its readers were lost because of it is not known any more: it goes out by itself once more.
+                letter.suspect, letter.reprieve = True, 1
             letter.redelivered = letter.envelope.resend or may_be_known or receiver in may_be_doubled
             router.restore(receiver, letter)
             if message.attempt > 0 or receiver in may_be_doubled:
@@ -162,7 +167,7 @@ def _bury_at_last(
         dedupe.settled((message.sender, message.key, message.receiver), message.digest, now)
     store.settle(message.receiver, message.sequence, key)
     try:
-        envelope = codec.decode(message.payload)
+        envelope = codec.decode(message.payload, digest=message.digest)
     except InvalidArgument as error:
         _log.error("mail of %s that cannot be read is a dead letter, and nobody is told: %s", message.receiver, error)
         return
@@ -172,7 +177,7 @@ def _bury_at_last(
 
 def _letter(message: StoredMessage, codec: Codec) -> Letter | None:
     try:
-        envelope = codec.decode(message.payload)
+        envelope = codec.decode(message.payload, digest=message.digest)
     except InvalidArgument as error:
         # Not handled: another version of the bus, or another limit, took it. It is there for that one.
         _log.error(

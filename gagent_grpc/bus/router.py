@@ -568,11 +568,11 @@ class Router:
         if letter.envelope.performative in OWES_ANSWER:
             self.debts.drop(record.aid, letter.sequence)
         now = self._clock.time()
-        # Before it is settled: a crash in between leaves both, and the start then settles it; the other way round it
-        # would leave neither.
-        self._dead_letters.bury(record.name, letter, reason, why if error is None else error, now=now)
-        self.settled(record, letter, now)
-        self.fail(letter.envelope, letter.sender, record.aid, why)
+        # A crash must not come in between: its sender would never hear of it.
+        with self._store.together():
+            self._dead_letters.bury(record.name, letter, reason, why if error is None else error, now=now)
+            self.settled(record, letter, now)
+            self.fail(letter.envelope, letter.sender, record.aid, why)
 
     def redrive(self, dead: StoredDeadLetter, caller: Origin) -> None:
         """Put a dead letter back into the mailbox of its receiver: a new letter, flagged as redelivered.

@@ -123,6 +123,8 @@ class Session:
         """When the last frame came, in monotonic seconds."""
         self.written_at = self.heard_at
         """When something was last given out to be written."""
+        self.polite = False
+        """Whether the client or the bus said that it would end; else it is lost when it ends."""
         self.listening = True
         """False while the bus reads nothing, because too much of what the client sent waits for its receipt."""
         self._beat_at = self.heard_at
@@ -374,6 +376,7 @@ class Session:
         """The bus stops: deliver nothing more, and end well once all is settled and has its receipt."""
         self._draining = True
         self._paused = True
+        self.polite = True
         self.notify(notice)
 
     def end(self, failure: BusError | None = None) -> None:
@@ -448,6 +451,15 @@ class Session:
             out.accepted_through = self._said_through
         return out
 
+    def _give_up_exhausted(self) -> None:
+        """Give up what every one of its readers was lost with, as by a message that kills whoever handles it."""
+        mailbox = self.record.mailbox
+        exhausted, mailbox.exhausted = mailbox.exhausted, []
+        for letter in exhausted:
+            mailbox.release(letter)
+            why = f"given up after {letter.attempt} deliveries: its receiver was lost with it in hand each time"
+            self._router.give_up(self.record, letter, why, reason=DeadReason.MAX_DELIVERIES)
+
     def _take(self) -> list[Letter]:
         mailbox = self.record.mailbox
         if mailbox.next_expiry <= self._clock.time():
@@ -459,7 +471,10 @@ class Session:
             batch_messages=MAX_BATCH_MESSAGES,
             batch_bytes=self.batch_bytes,
             urgent_messages=self._limits.urgent_messages,
+            max_deliveries=self._limits.max_deliveries,
         )
+        if mailbox.exhausted:
+            self._give_up_exhausted()
         tag = self._tag
         for letter in letters:
             tag += 1

@@ -48,8 +48,8 @@ class EnvelopeCodec:
         """Make a codec that takes ids of at most ``max_id_bytes`` bytes of UTF-8."""
         self._max_id_bytes = max_id_bytes
 
-    def decode(self, payload: bytes) -> Envelope:
-        """Return the envelope of one encoded `BusMessage`.
+    def decode(self, payload: bytes, *, digest: bytes = b"") -> Envelope:
+        """Return the envelope of one encoded `BusMessage`; its ``digest``, where it is known, is not made again.
 
         The whole message is parsed, so that what reaches a receiver can be read by it.
 
@@ -65,6 +65,7 @@ class EnvelopeCodec:
         made = Envelope()
         made.read_flow = _read_flow
         made.payload = payload
+        made.digest = digest
         made.id = message_id = head.id
         more = len(payload) - len(body) - len(message_id) - _frame_size(len(body))
         hold_order = more == _HOLD_ORDER_BYTES and head.hold_order
@@ -145,7 +146,8 @@ class EnvelopeCodec:
         receivers = acl.receivers
         made.to = (receivers[0].name,) if len(receivers) == 1 else tuple([one.name for one in receivers])
         # Not the bytes as they came: maps, in the message or in an identifier, have no order of their own on the wire.
-        made.digest = _digest(acl.SerializeToString(deterministic=True))
+        if not made.digest:
+            made.digest = _digest(acl.SerializeToString(deterministic=True))
 
     def _read_acp(self, message: bus_service_pb2.BusMessage, made: Envelope) -> None:
         acp = message.acp
@@ -180,7 +182,8 @@ class EnvelopeCodec:
         made.in_reply_to = acp.in_reply_to
         made.reply_to = ()
         made.reply_by = 0.0
-        made.digest = _digest(acp.SerializeToString(deterministic=True))
+        if not made.digest:
+            made.digest = _digest(acp.SerializeToString(deterministic=True))
 
     @staticmethod
     def _refuse_unserved(head: bus_frames_pb2.BusMessageHead) -> None:

@@ -6,6 +6,7 @@ Owns: the shape of a store without durability. What the platform holds in memory
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterable, Sequence
 
 from gagent_grpc.bus.ports import (
@@ -67,6 +68,10 @@ class MemoryStore:
 
     def prune_keys(self, settled_before: float, keep: int) -> None:
         """Keep nothing."""
+
+    def together(self) -> contextlib.nullcontext[None]:
+        """Return a block that does nothing."""
+        return contextlib.nullcontext()
 
     async def next_commit(self) -> Commit:
         """Wait until the store is closed: there are no commits. Safe to cancel.

@@ -19,7 +19,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -92,6 +92,8 @@ class SqliteStore:
         # The event loop's own. Positions count accepts, the other two numbers count operations of any kind.
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._gathered: list[Operation] | None = None
+        """Operations of a block that is open, which go to the writer thread together."""
         self._position = 0
         self._reported = 0
         self._written = 0
@@ -192,6 +194,20 @@ class SqliteStore:
         """Forget the keys of messages settled before a time, and the oldest ones beyond ``keep``."""
         self._append(sqlite_rows.prune_keys_operation(settled_before, keep))
 
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Write what the block writes in one group: a crash leaves all of it or nothing. The block must not wait."""
+        if self._gathered is not None:
+            yield
+            return
+        gathered: list[Operation] = []
+        self._gathered = gathered
+        try:
+            yield
+        finally:
+            self._gathered = None
+            self._hand_over(gathered)
+
     async def next_commit(self) -> Commit:
         """Wait for the next outcome. Only one caller waits at a time. Safe to cancel: no outcome is lost.
 
@@ -238,8 +254,14 @@ class SqliteStore:
         if self._failure:
             return
         self._written += 1
+        if self._gathered is not None:
+            self._gathered.append(operation)
+        else:
+            self._hand_over((operation,))
+
+    def _hand_over(self, operations: Iterable[Operation]) -> None:
         with self._wake:
-            self._pending.append(operation)
+            self._pending.extend(operations)
             if self._waiting:
                 self._wake.notify()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Iterable, Sequence
 
@@ -99,6 +100,9 @@ class ManualStore:
 
     def prune_keys(self, settled_before: float, keep: int) -> None:
         pass
+
+    def together(self) -> contextlib.nullcontext[None]:
+        return contextlib.nullcontext()
 
     async def next_commit(self) -> Commit:
         while not self._commits:

@@ -914,3 +914,18 @@ async def test_truncated_log_leaves_the_messages_before_the_cut(path: Path, tmp_
     assert stored.messages == [message(n) for n in range(1, len(stored.messages) + 1)]
     assert (len(stored.messages) == 0) == (part == 0.0)
     assert len(stored.messages) < 50
+
+
+async def test_what_is_written_together_is_one_group(tmp_path: Path) -> None:
+    """Without the block the writer thread may take its group between two writes, and a crash leaves the first alone."""
+    async with opened(tmp_path / "bus.db") as (store, _):
+        before = store.commits
+        with store.together():
+            store.put_agent(agent())
+            # The writer thread has all the time that it needs to take what is there.
+            await asyncio.sleep(0.2)
+            with store.together():
+                store.accept(message(1))
+            assert store.commits == before
+        await flushed(store)
+        assert store.commits == before + 1

@@ -443,6 +443,58 @@ def test_a_letter_can_be_withdrawn_wherever_it_is(where: str) -> None:
     assert box.messages == 2
 
 
+def lose(box: Mailbox, *, times: int, **bounds: int) -> list[list[int]]:
+    """Have a reader take what it can and be lost, again and again; return what each one got."""
+    got = []
+    for _ in range(times):
+        got.append(take(box, **bounds))
+        box.return_in_flight(lost=True)
+    return got
+
+
+def test_a_letter_with_which_every_reader_is_lost_goes_out_alone_the_last_time_and_is_then_exhausted() -> None:
+    box = mailbox()
+    for _ in range(3):
+        put(box)
+    assert lose(box, times=3, max_deliveries=3) == [[1, 2, 3], [1, 2, 3], [1]]
+    assert take(box, max_deliveries=3) == [2]
+    assert sequences(box.exhausted) == [1]
+    # Nothing goes out beside one that goes out alone; the innocent are settled one by one.
+    assert take(box, max_deliveries=3) == []
+    box.settle(2)
+    assert take(box, max_deliveries=3) == [3]
+
+
+def test_a_letter_waits_for_those_in_hand_before_it_goes_out_alone() -> None:
+    box = mailbox()
+    put(box)
+    lose(box, times=2, max_deliveries=3)
+    put(box, sender="t@local", priority=4)
+    put(box, sender="u@local")
+    assert take(box, max_deliveries=3, batch_messages=1) == [2]
+    assert take(box, max_deliveries=3) == []
+    box.settle(2)
+    assert take(box, max_deliveries=3) == [1]
+    assert take(box, max_deliveries=3) == []
+    box.settle(1)
+    assert take(box, max_deliveries=3) == [3]
+
+
+def test_a_reader_that_goes_of_its_own_will_or_sends_back_puts_nothing_under_suspicion() -> None:
+    box = mailbox()
+    put(box)
+    put(box)
+    for _ in range(5):
+        assert take(box, max_deliveries=3) == [1, 2]
+        box.return_in_flight()
+    assert take(box, max_deliveries=3) == [1, 2]
+    box.return_in_flight(lost=True)
+    take(box, max_deliveries=9)
+    box.nack({1: 0.0, 2: 0.0})
+    box.release_due(1.0)
+    assert take(box, max_deliveries=3) == [1, 2]
+
+
 class MailboxMachine(RuleBasedStateMachine):
     """Whatever happens in whatever order: counts are right, nothing is lost or doubled, order holds in each queue."""
 
