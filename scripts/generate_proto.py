@@ -2,8 +2,7 @@
 
 Runs inside an environment that holds the pinned generators (`make proto` makes it). The twin, `gagent.internal.v1`, is
 the public `bus_service.proto` with `BusMessage` replaced by `bytes`: an embedded message and bytes have the same
-encoding, so the bus reads and writes the public frames without touching what is inside a message. `BusMessage` itself has
-a twin there, too, whose bodies are `bytes`.
+encoding, so the bus reads and writes the public frames without touching what is inside a message.
 """
 
 from __future__ import annotations
@@ -25,8 +24,6 @@ PUBLIC = "gagent.v1"
 TWIN = "gagent.internal.v1"
 TWIN_FILE = "gagent/internal/v1/bus_frames.proto"
 OPAQUE = f".{PUBLIC}.BusMessage"
-HEAD = "BusMessageHead"
-BODIES = {OPAQUE, f".{PUBLIC}.AclMessage", f".{PUBLIC}.AcpMessage"}
 # Many deliveries were accepted in the same moment, which then needs to be written but once.
 OPAQUE_FIELDS = {("Delivery", "accepted_at")}
 WELL_KNOWN = Path(grpc_tools.__file__).parent / "_proto"
@@ -53,23 +50,19 @@ def make_twin(files: descriptor_pb2.FileDescriptorSet) -> None:
     kept = [message for message in public.message_type if f".{PUBLIC}.{message.name}" != OPAQUE]
     del twin.message_type[:]
     twin.message_type.extend(kept)
-    # Only what is inside a body needs this one.
-    kept_imports = [name for name in public.dependency if name != "gagent/v1/acl.proto"]
+    # Only what is written as bytes needs these.
+    unused = {"gagent/v1/acl.proto", "gagent/v1/acp.proto", "google/protobuf/timestamp.proto"}
+    kept_imports = [name for name in public.dependency if name not in unused]
     del twin.dependency[:]
     twin.dependency.extend(kept_imports)
     own = {f".{PUBLIC}.{item.name}" for item in [*kept, *public.enum_type]}
-    head = twin.message_type.add()
-    head.CopyFrom(next(message for message in public.message_type if f".{PUBLIC}.{message.name}" == OPAQUE))
-    head.name = HEAD
     for message in twin.message_type:
         for field in message.field:
-            if field.type_name in BODIES or (message.name, field.name) in OPAQUE_FIELDS:
+            if field.type_name == OPAQUE or (message.name, field.name) in OPAQUE_FIELDS:
                 field.type = descriptor_pb2.FieldDescriptorProto.TYPE_BYTES
                 field.ClearField("type_name")
             elif field.type_name in own:
                 field.type_name = field.type_name.replace(f".{PUBLIC}.", f".{TWIN}.", 1)
-            elif field.type_name.startswith(f"{OPAQUE}."):
-                field.type_name = field.type_name.replace(OPAQUE, f".{TWIN}.{HEAD}", 1)
     files.file.append(twin)
 
 

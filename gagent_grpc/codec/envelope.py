@@ -17,11 +17,7 @@ from gagent_grpc.codec.acl import acl_from_proto, acl_to_proto
 from gagent_grpc.codec.times import seconds_of
 from gagent_grpc.envelope import Envelope, OnReceiverLost, Priority, Report
 from gagent_grpc.errors import InvalidArgument, shown
-from gagent_grpc.pb.gagent.internal.v1 import bus_frames_pb2
 from gagent_grpc.pb.gagent.v1 import acl_pb2, acp_pb2, bus_service_pb2
-
-_Head = bus_frames_pb2.BusMessageHead
-_Acl = acl_pb2.AclMessage
 
 _NOT_SERVED = {5: "not_before", 15: "signed"}
 """Numbers that are reserved in `BusMessage`: a sender that uses one counts on something that would not happen."""
@@ -56,22 +52,18 @@ class EnvelopeCodec:
         Raises:
             InvalidArgument: It is no valid message; the error names the field and the expected form.
         """
-        try:
-            head = _Head.FromString(payload)
-            body = head.acl
-            acl = _Acl.FromString(body) if body else None
-        except DecodeError as error:
-            raise InvalidArgument(f"not a gagent.v1.BusMessage: {error}") from error
+        message = _message(payload)
         made = Envelope()
         made.read_flow = _read_flow
         made.payload = payload
         made.digest = digest
-        made.id = message_id = head.id
-        more = len(payload) - len(body) - len(message_id) - _frame_size(len(body))
-        hold_order = more == _HOLD_ORDER_BYTES and head.hold_order
-        if acl is not None and message_id and (not more or hold_order):
+        made.id = message_id = message.id
+        acl = message.acl
+        body_bytes = self._read_acl(acl, made) if acl.performative else 0
+        more = len(payload) - len(message_id) - body_bytes - _frame_size(body_bytes)
+        hold_order = more == _HOLD_ORDER_BYTES and message.hold_order
+        if body_bytes and message_id and (not more or hold_order):
             # Identity and body, maybe to be kept in order, and nothing else is in it: the way of nearly every message.
-            self._read_acl(acl, made)
             made.transient = made.resend = False
             made.expires_at = 0.0
             made.priority = _NORMAL
@@ -79,50 +71,48 @@ class EnvelopeCodec:
             made.hold_order = hold_order
             made.on_receiver_lost = 0
         else:
-            self._read_whole(payload, head, made)
+            self._read_whole(message, made)
         # Four bytes is the most that a character takes.
         if len(message_id) * 4 > self._max_id_bytes and len(message_id.encode()) > self._max_id_bytes:
             size = len(message_id.encode())
             raise InvalidArgument(f"id has {size} bytes; expected at most {self._max_id_bytes}", field="id")
         return made
 
-    def _read_whole(self, payload: bytes, head: bus_frames_pb2.BusMessageHead, made: Envelope) -> None:
+    def _read_whole(self, message: bus_service_pb2.BusMessage, made: Envelope) -> None:
         """Read a message of any kind, with all that it may carry beside its body."""
-        which = head.WhichOneof("body")
-        self._refuse_unserved(head)
+        which = message.WhichOneof("body")
+        self._refuse_unserved(message)
         if which is None:
             raise InvalidArgument("the message has no body; expected acl or acp", field="body")
-        if which == "acl":
-            # The body as a receiver reads it: where a field stands twice, that is both of them together.
-            acl = _message(payload).acl
-            self._read_acl(acl, made)
-        else:
-            self._read_acp(_message(payload), made)
-        to = head.to
+        if which == "acp":
+            self._read_acp(message, made)
+        elif not message.acl.performative:
+            self._read_acl(message.acl, made)
+        to = message.to
         if to:
             made.to = tuple(to)
-        made.transient = head.transient
-        made.resend = head.resend
+        made.transient = message.transient
+        made.resend = message.resend
         made.expires_at = 0.0
-        if head.HasField("expires_at"):
-            end = head.expires_at
+        if message.HasField("expires_at"):
+            end = message.expires_at
             # Before the epoch is as much over as one second after it.
             made.expires_at = max(1.0, seconds_of(end))
             if made.expires_at > _MAX_SECONDS:
                 raise InvalidArgument(f"expires_at {end.seconds} s is after the year 9999", field="expires_at")
-        made.priority = head.priority or (_message(payload).acp.metadata.priority if which == "acp" else 0) or _NORMAL
+        made.priority = message.priority or (message.acp.metadata.priority if which == "acp" else 0) or _NORMAL
         if made.priority not in _PRIORITIES:
             raise InvalidArgument(f"priority {made.priority}; expected 1 (low) to 4 (urgent)", field="priority")
-        made.report = head.report or _RECEIPT
+        made.report = message.report or _RECEIPT
         if made.report not in _REPORTS:
             raise InvalidArgument(f"report {made.report}; expected 1 to {max(_REPORTS)}", field="report")
-        made.on_receiver_lost = head.on_receiver_lost
+        made.on_receiver_lost = message.on_receiver_lost
         if made.on_receiver_lost not in _ON_RECEIVER_LOST:
             raise InvalidArgument(
                 f"on_receiver_lost {made.on_receiver_lost}; expected 1 (fail) or 2 (wait)", field="on_receiver_lost"
             )
-        made.hold_order = head.hold_order
-        if made.hold_order and not head.id:
+        made.hold_order = message.hold_order
+        if made.hold_order and not message.id:
             raise InvalidArgument("hold_order without an id; expected an id, by which it is known again", field="id")
 
     def encode(self, message: ACLMessage, *, message_id: str) -> bytes:
@@ -136,7 +126,8 @@ class EnvelopeCodec:
         message = bus_service_pb2.BusMessage.FromString(payload)
         return acl_from_proto(message.acl) if message.HasField("acl") else None
 
-    def _read_acl(self, acl: acl_pb2.AclMessage, made: Envelope) -> None:
+    def _read_acl(self, acl: acl_pb2.AclMessage, made: Envelope) -> int:
+        """Read what routing needs; return the bytes that the body takes."""
         act = acl.performative
         if act not in _ACTS:
             # The error of the value tells the 22 acts.
@@ -146,8 +137,11 @@ class EnvelopeCodec:
         receivers = acl.receivers
         made.to = (receivers[0].name,) if len(receivers) == 1 else tuple([one.name for one in receivers])
         # Not the bytes as they came: maps, in the message or in an identifier, have no order of their own on the wire.
-        if not made.digest:
-            made.digest = _digest(acl.SerializeToString(deterministic=True))
+        if made.digest:
+            return acl.ByteSize()
+        body = acl.SerializeToString(deterministic=True)
+        made.digest = _digest(body)
+        return len(body)
 
     def _read_acp(self, message: bus_service_pb2.BusMessage, made: Envelope) -> None:
         acp = message.acp
@@ -186,8 +180,8 @@ class EnvelopeCodec:
             made.digest = _digest(acp.SerializeToString(deterministic=True))
 
     @staticmethod
-    def _refuse_unserved(head: bus_frames_pb2.BusMessageHead) -> None:
-        for number in unknown_fields(head):
+    def _refuse_unserved(message: bus_service_pb2.BusMessage) -> None:
+        for number in unknown_fields(message):
             name = _NOT_SERVED.get(number)
             if name is not None:
                 raise InvalidArgument(f"{name} is not served by this bus; expected a message without it", field=name)

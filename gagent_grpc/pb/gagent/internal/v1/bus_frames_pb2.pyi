@@ -4,12 +4,10 @@ isort:skip_file
 """
 
 from collections import abc as _abc
-from ...v1 import acp_pb2 as _acp_pb2
 from ...v1 import agent_pb2 as _agent_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
-from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
@@ -711,84 +709,3 @@ class SendResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SendResponse: _TypeAlias = SendResponse  # noqa: Y015
-
-@_typing.final
-class BusMessageHead(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    @_typing.final
-    class HeadersEntry(_message.Message):
-        DESCRIPTOR: _descriptor.Descriptor
-
-        KEY_FIELD_NUMBER: _builtins.int
-        VALUE_FIELD_NUMBER: _builtins.int
-        key: _builtins.str
-        value: _builtins.str
-        def __init__(
-            self,
-            *,
-            key: _builtins.str = ...,
-            value: _builtins.str = ...,
-        ) -> None: ...
-        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
-        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-        def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-    ID_FIELD_NUMBER: _builtins.int
-    TO_FIELD_NUMBER: _builtins.int
-    CREATED_AT_FIELD_NUMBER: _builtins.int
-    EXPIRES_AT_FIELD_NUMBER: _builtins.int
-    PRIORITY_FIELD_NUMBER: _builtins.int
-    TRANSIENT_FIELD_NUMBER: _builtins.int
-    RESEND_FIELD_NUMBER: _builtins.int
-    HOLD_ORDER_FIELD_NUMBER: _builtins.int
-    ON_RECEIVER_LOST_FIELD_NUMBER: _builtins.int
-    REPORT_FIELD_NUMBER: _builtins.int
-    HEADERS_FIELD_NUMBER: _builtins.int
-    ACL_FIELD_NUMBER: _builtins.int
-    ACP_FIELD_NUMBER: _builtins.int
-    id: _builtins.str
-    priority: _acp_pb2.Priority.ValueType
-    transient: _builtins.bool
-    resend: _builtins.bool
-    hold_order: _builtins.bool
-    on_receiver_lost: Global___OnReceiverLost.ValueType
-    report: Global___ReportMode.ValueType
-    acl: _builtins.bytes
-    acp: _builtins.bytes
-    @_builtins.property
-    def to(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
-    @_builtins.property
-    def created_at(self) -> _timestamp_pb2.Timestamp: ...
-    @_builtins.property
-    def expires_at(self) -> _timestamp_pb2.Timestamp: ...
-    @_builtins.property
-    def headers(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
-    def __init__(
-        self,
-        *,
-        id: _builtins.str = ...,
-        to: _abc.Iterable[_builtins.str] | None = ...,
-        created_at: _timestamp_pb2.Timestamp | None = ...,
-        expires_at: _timestamp_pb2.Timestamp | None = ...,
-        priority: _acp_pb2.Priority.ValueType = ...,
-        transient: _builtins.bool = ...,
-        resend: _builtins.bool = ...,
-        hold_order: _builtins.bool = ...,
-        on_receiver_lost: Global___OnReceiverLost.ValueType = ...,
-        report: Global___ReportMode.ValueType = ...,
-        headers: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
-        acl: _builtins.bytes = ...,
-        acp: _builtins.bytes = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["acl", b"acl", "acp", b"acp", "body", b"body", "created_at", b"created_at", "expires_at", b"expires_at"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acl", b"acl", "acp", b"acp", "body", b"body", "created_at", b"created_at", "expires_at", b"expires_at", "headers", b"headers", "hold_order", b"hold_order", "id", b"id", "on_receiver_lost", b"on_receiver_lost", "priority", b"priority", "report", b"report", "resend", b"resend", "to", b"to", "transient", b"transient"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["acl", "acp"]  # noqa: Y015
-    _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
-
-Global___BusMessageHead: _TypeAlias = BusMessageHead  # noqa: Y015
