@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from gagent_grpc.envelope import Envelope, Outcome
 
+_MAX_HOLDS = 10_000
+"""Holds of one sender; beyond that the oldest one is let go, as for somebody who refers to ever new receivers."""
+
 
 class Holds:
     """The holds of one session, or of one call. Empty for nearly every sender, so it is asked whether it is that first."""
@@ -41,6 +44,8 @@ class Holds:
             if envelope.hold_order and receiver:
                 # Not when another one is waited for: this one was refused because of that.
                 self._waiting.setdefault((receiver, envelope.priority), envelope.id)
+                if len(self._waiting) > _MAX_HOLDS:
+                    del self._waiting[next(iter(self._waiting))]
         elif receiver:
             self.taken(receiver, envelope)
         else:

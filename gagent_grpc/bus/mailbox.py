@@ -270,12 +270,12 @@ class Mailbox:
             max_deliveries: How often a letter is delivered at most.
         """
         taken: list[Letter] = []
-        if self._alone in self._in_flight:
-            return taken
         held, in_flight = self._held, self._in_flight
+        # What is urgent, as the word to stop it may be, passes also what went out by itself.
+        queues = self._queues[:1] if self._alone in in_flight else self._queues
         batch = 0
         extra, extra_bytes = urgent_messages, _URGENT_BYTES if urgent_messages else 0
-        for queue in self._queues:
+        for queue in queues:
             room = min(max_messages + extra - len(in_flight), batch_messages - len(taken))
             bound = max_bytes + extra_bytes
             extra = extra_bytes = 0

@@ -277,6 +277,8 @@ class Platform:
             # hand.
             older = record.session
             older.supersede()
+            # Its client is there, and goes on with the newer one.
+            older.polite = True
             self._release(older)
         token = secrets.token_urlsafe(24)
         self._tokens.pop(record.resume_digest, None)

@@ -33,6 +33,8 @@ EXPIRED = "EXPIRED: its time was over before it was handled"
 """What the sender is told of a message that was accepted and came too late."""
 MAX_BATCH_RECEIPTS = 500
 """Most exceptions in one frame of receipts, so that it fits a frame however much they have to say."""
+MAX_UNSAID_RETURNS = 100_000
+"""Sequences that wait to be named as returned, beyond which unknown ones are not named any more."""
 MAX_UNSAID_EXCEPTIONS = 10_000
 """Exceptions that wait for a client to read, beyond which the bus reads nothing more of it."""
 
@@ -247,7 +249,8 @@ class Session:
             letter = mailbox.in_flight_letter(nack.sequence)
             if letter is None:
                 # Settled or unknown: a client that holds its lane back until it hears of the nack has to hear of it.
-                self._returned.append(nack.sequence)
+                if len(self._returned) < MAX_UNSAID_RETURNS:
+                    self._returned.append(nack.sequence)
                 continue
             if letter.attempt < self._limits.max_deliveries:
                 again[nack.sequence] = now + max(0.0, nack.delay)

@@ -162,6 +162,8 @@ def withdrawal(payload: bytes, receivers: Sequence[AgentIdentifier | str]) -> by
     """Return what releases the order that the bus keeps for a message which nobody wants any more: itself, expired."""
     message = bus_service_pb2.BusMessage.FromString(payload)
     made = bus_service_pb2.BusMessage(id=message.id, to=list(map(name_of, receivers)), hold_order=True)
+    # The bus keeps the order among messages of one priority.
+    made.priority = message.priority
     made.expires_at.seconds = 1
     # Not the whole body, which may be large.
     if message.WhichOneof("body") == "acp":

@@ -167,7 +167,7 @@ class BusServicer:
         while (out := await session.outgoing()) is not None:
             delivery = frames.deliver_frame(out.letters, session.aid) if out.letters else None
             for frame in frames.control_frames(out):
-                async with asyncio.timeout(limit):
+                async with asyncio.timeout(patience(limit, len(frame))):
                     await context.write(frame)
             # What was taken over meanwhile is the newer session's to deliver.
             if delivery is not None and not session.ended:

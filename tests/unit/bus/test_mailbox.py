@@ -480,6 +480,18 @@ def test_a_letter_waits_for_those_in_hand_before_it_goes_out_alone() -> None:
     assert take(box, max_deliveries=3) == [3]
 
 
+def test_what_is_urgent_passes_a_letter_that_went_out_alone() -> None:
+    box = mailbox()
+    put(box)
+    lose(box, times=2, max_deliveries=3)
+    bounds = {"max_deliveries": 3, "urgent_messages": 2}
+    assert take(box, **bounds) == [1]
+    put(box)
+    urgent = put(box, priority=4).sequence
+    assert take(box, **bounds) == [urgent]
+    assert take(box, **bounds) == []
+
+
 def test_a_reader_that_goes_of_its_own_will_or_sends_back_puts_nothing_under_suspicion() -> None:
     box = mailbox()
     put(box)

@@ -512,6 +512,14 @@ def test_holds_are_those_of_one_sender_and_one_receiver() -> None:
     assert (bench.texts(bob), bench.texts(carol)) == (["of dave"], ["to carol"])
 
 
+def test_holds_are_bounded() -> None:
+    bench = Bench(MemoryStore())
+    alice = NotingOrigin("alice@local")
+    for number in range(10_050):
+        bench.submit(alice, held("x", str(number), to=f"a{number}@elsewhere"))
+    assert len(alice.holds._waiting) == 10_000
+
+
 def test_without_the_flag_nothing_is_held() -> None:
     bench = Bench(MemoryStore(), mailbox_messages=1)
     bob, alice = bench.agent("bob"), NotingOrigin("alice@local")

@@ -12,7 +12,7 @@ import pytest
 
 from gagent_grpc.client.message import Receipt
 from gagent_grpc.client.outbox import Outbox
-from gagent_grpc.client.pending import HOLD_ORDER_FLAG, Sending
+from gagent_grpc.client.pending import HOLD_ORDER_FLAG, Sending, withdrawal
 from gagent_grpc.envelope import Outcome, Priority
 from gagent_grpc.errors import PreconditionFailed
 from gagent_grpc.pb.gagent.v1 import acl_pb2
@@ -541,3 +541,11 @@ async def test_whatever_happens_everything_arrives_once_and_in_order(world: Worl
     assert all(done.done() and sending.refusals == [] for sending, done in waits)
     assert world.bus.mail == {name: ids for name, ids in sent.items() if ids}
     assert (len(world.outbox), world.outbox.bytes, world.outbox.backlogged) == (0, 0, False)
+
+
+@pytest.mark.parametrize("priority", [0, 3, 4])
+def test_a_withdrawal_is_of_the_priority_whose_order_it_releases(priority: int) -> None:
+    message = pb.BusMessage(id="m", priority=priority, hold_order=True)
+    message.acl.performative = 8
+    made = pb.BusMessage.FromString(withdrawal(message.SerializeToString(), ["bob"]))
+    assert (made.id, list(made.to), made.priority, made.hold_order) == ("m", ["bob"], priority, True)
