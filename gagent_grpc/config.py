@@ -31,7 +31,7 @@ class BusLimits:
     max_frame_bytes: int = 4 * MIB
     """Largest frame, in bytes: the transport's own limit; one frame takes several messages."""
     mailbox_messages: int = 10_000
-    """Unsettled messages in one mailbox."""
+    """Unsettled messages in one mailbox; a sixteenth more for senders who have little in it."""
     mailbox_bytes: int = 64 * MIB
     """Unsettled bytes in one mailbox."""
     total_mail_bytes: int = 1024 * MIB
@@ -63,7 +63,7 @@ class BusLimits:
     mailbox_ttl: float = 7 * 86_400.0
     """Seconds that mail waits for an agent that does not come."""
     max_deliveries: int = 5
-    """Deliveries of one message before it is given up."""
+    """Deliveries of one message before it is given up: sent back each time, or with its receiver lost each time."""
     dead_letters: int = 10_000
     """Dead letters that are kept at most; beyond that the oldest one goes."""
     dead_letter_bytes: int = 64 * MIB

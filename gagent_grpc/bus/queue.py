@@ -84,7 +84,7 @@ class FairQueue:
     def put_back(self, letters: Iterable[Letter]) -> None:
         """Add letters that were taken out, each among those of its sender by its sequence.
 
-        Their senders are served next: it was their turn when the letters were taken.
+        Senders who have nothing else there are served next: it was their turn when the letters were taken.
         """
         by_sender: dict[str, list[Letter]] = {}
         for letter in letters:

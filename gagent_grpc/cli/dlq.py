@@ -50,8 +50,8 @@ def list_letters(
 ) -> None:
     """List dead letters, oldest first.
 
-    A message dies when it was delivered and sent back too often, when its receiver rejected it, when its time was over,
-    or when its receiver was removed or lost.
+    A message dies when it was delivered too often and sent back, or its receiver lost with it, each time; when its
+    receiver rejected it; when its time was over; or when its receiver was removed, or lost while it owed an answer.
     """
     import asyncio
 

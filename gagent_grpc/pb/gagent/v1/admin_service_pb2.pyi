@@ -30,7 +30,7 @@ class _DeadReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_DeadReason
     DEAD_REASON_UNSPECIFIED: _DeadReason.ValueType  # 0
     """Never sent."""
     DEAD_REASON_MAX_DELIVERIES: _DeadReason.ValueType  # 1
-    """It was delivered `max_deliveries` times and sent back each time."""
+    """It was delivered `max_deliveries` times, and sent back or its receiver lost with it each time."""
     DEAD_REASON_REJECTED: _DeadReason.ValueType  # 2
     """Its receiver rejected it."""
     DEAD_REASON_EXPIRED: _DeadReason.ValueType  # 3
@@ -46,7 +46,7 @@ class DeadReason(_DeadReason, metaclass=_DeadReasonEnumTypeWrapper):
 DEAD_REASON_UNSPECIFIED: DeadReason.ValueType  # 0
 """Never sent."""
 DEAD_REASON_MAX_DELIVERIES: DeadReason.ValueType  # 1
-"""It was delivered `max_deliveries` times and sent back each time."""
+"""It was delivered `max_deliveries` times, and sent back or its receiver lost with it each time."""
 DEAD_REASON_REJECTED: DeadReason.ValueType  # 2
 """Its receiver rejected it."""
 DEAD_REASON_EXPIRED: DeadReason.ValueType  # 3
