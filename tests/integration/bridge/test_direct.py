@@ -196,6 +196,9 @@ async def test_prints_stay_the_scripts_own(direct: DirectFactory, alice: Person)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 async def test_signal_is_a_polite_stop(direct: DirectFactory, alice: Person, number: signal.Signals) -> None:
     running = await direct(EVERYTHING)
+    # Before `on_start` has returned there is nothing that `on_stop` could end.
+    await alice.send("helper", "thread")
+    await alice.next()
     running.process.send_signal(number)
     assert await running.wait() == 0
     assert (await alice.next()).content == "bye"

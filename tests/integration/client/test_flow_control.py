@@ -220,7 +220,7 @@ async def test_a_receiver_without_room_keeps_no_other_waiting(small: Any, agents
     await until(lambda: mail_of(small, "bob").messages == ROOM)
     before = made
     for number in range(200):
-        await alice.send("carol", "inform", str(number))
+        await alice.send("carol", "inform", str(number), when_full="wait")
     assert await inbox.holds(200) == numbers(0, 200)
     # What may wait for one receiver is bounded: two batches, one of which filled the share.
     assert made - before <= 1024
