@@ -156,6 +156,8 @@ class Session:
         self._wake = asyncio.Event()
         self._heard = asyncio.Event()
         self._receipted = asyncio.Event()
+        self.lost = asyncio.Event()
+        """Set when the client has been silent for too long: a write to it may be stuck, and is not waited for."""
 
     # ---- what the client says --------------------------------------------------------------------------------------
 
@@ -344,6 +346,7 @@ class Session:
         silence = now - self.heard_at
         if self.listening and silence > interval * self._limits.missed_heartbeats:
             self.end(AnswerTimeout(f"{self.aid}: nothing heard", silence))
+            self.lost.set()
         elif max(silence, now - self.written_at) >= interval and now - self._beat_at >= interval:
             # Also while deliveries go out: a client that is slow to settle them has to be asked whether it lives.
             self.beat()

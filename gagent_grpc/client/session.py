@@ -297,11 +297,12 @@ class ClientSession:
         failure: Exception | None = None
         try:
             async with asyncio.TaskGroup() as group:
-                writer = group.create_task(self._write(call))
+                others = [group.create_task(self._write(call)), group.create_task(self._watch())]
                 await self._read(call)
                 # Before the writer is cancelled, which would end a call that has no status yet.
                 code = await call.code()
-                writer.cancel()
+                for other in others:
+                    other.cancel()
         except* Exception as raised:
             failure = _reason(raised.exceptions)
         if failure is not None:
@@ -361,33 +362,34 @@ class ClientSession:
         """There is something to write."""
         self._wake.set()
 
+    async def _watch(self) -> None:
+        """Send a heartbeat at each interval, and hear whether the bus lives. Beside the writer, which may be stuck.
+
+        Raises:
+            BusUnreachable: Nothing was heard for three heartbeats.
+        """
+        missed = 0
+        while True:
+            await asyncio.sleep(self._heartbeat_interval)
+            # Counted in looks and not in seconds: a loop that stood still has not heard anybody, whoever spoke.
+            missed = 0 if self._heard else missed + 1
+            if missed == _MISSED_HEARTBEATS:
+                raise BusUnreachable(self.endpoint, "nothing heard for three heartbeats")
+            self._heard = False
+            self._heartbeat_due = True
+            self._wake.set()
+
     async def _write(self, call: Stream) -> None:
         """Write whatever waits, frame after frame. The only writer of the stream.
 
         Raises:
-            BusUnreachable: Nothing was heard for three heartbeats, or a write did not get through.
+            BusUnreachable: A write did not get through.
         """
         loop = asyncio.get_running_loop()
-        interval = self._heartbeat_interval
-        look_at = loop.time() + interval
-        missed = 0
-        half_closed = False
         size = FrameSize()
         while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(look_at if half_closed else min(look_at, self.outbox.due)):
-                    await self._wake.wait()
+            await self._wake.wait()
             self._wake.clear()
-            if loop.time() >= look_at:
-                # Counted in looks and not in seconds: a loop that stood still has not heard anybody, whoever spoke.
-                missed = 0 if self._heard else missed + 1
-                if missed == _MISSED_HEARTBEATS:
-                    raise BusUnreachable(self.endpoint, "nothing heard for three heartbeats")
-                self._heard = False
-                self._heartbeat_due = True
-                look_at = loop.time() + interval
-            if half_closed:
-                continue
             try:
                 while (frame := self._next_frame(size.bytes)) is not None:
                     began = loop.time()
@@ -396,7 +398,7 @@ class ClientSession:
                     size.wrote(loop.time() - began)
                 if self._bye_said or (self._draining and not self.deliveries.in_progress):
                     await call.done_writing()
-                    half_closed = True
+                    return
             except TimeoutError as error:
                 raise BusUnreachable(self.endpoint, "a write did not get through") from error
             except _LOST:

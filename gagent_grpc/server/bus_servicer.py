@@ -71,10 +71,14 @@ class BusServicer:
             async with asyncio.timeout(limits.write_timeout):
                 await context.write(frames.welcome_frame(opened, self._platform.name, limits))
             async with asyncio.TaskGroup() as group:
-                reader = group.create_task(self._read(session, context))
+                others = [
+                    group.create_task(self._read(session, context)),
+                    group.create_task(self._watch(session)),
+                ]
                 # Returns once the session is over and everything is said.
                 await self._write(session, context)
-                reader.cancel()
+                for other in others:
+                    other.cancel()
         except* TimeoutError:
             session.end(AnswerTimeout(f"{session.aid}: a write did not get through", limits.write_timeout))
             _log.info("session lost: %s, generation %d: a write did not get through", session.aid, session.generation)
@@ -159,6 +163,13 @@ class BusServicer:
                 await session.room_to_send()
                 if part or start + _SLICE < len(messages):
                     await asyncio.sleep(0)
+
+    @staticmethod
+    async def _watch(session: Session) -> None:
+        """End the stream of a client that is lost, whatever is being written to it."""
+        await session.lost.wait()
+        if session.failure is not None:
+            raise session.failure
 
     async def _write(self, session: Session, context: Context) -> None:
         """Write what the session has to say until it is over. The only writer of the stream."""
