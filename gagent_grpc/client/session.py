@@ -388,7 +388,10 @@ class ClientSession:
         loop = asyncio.get_running_loop()
         size = FrameSize()
         while True:
-            await self._wake.wait()
+            # Also when what waits for room at a receiver is due once more.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(self.outbox.due):
+                    await self._wake.wait()
             self._wake.clear()
             try:
                 while (frame := self._next_frame(size.bytes)) is not None:
