@@ -230,11 +230,8 @@ async def test_second_signal_interrupts_a_hook_and_its_message_comes_again(
     running = await direct(STUCK.format(seconds=600))
     await alice.send("helper", "block", conversation_id="k1")
 
-    async def in_hand() -> bool:
-        entry = await alice.entry("helper")
-        return entry is not None and entry.mailbox_messages == 1
-
-    await until(in_hand)
+    # In the hook, and not only on its way to it.
+    await until(lambda: running.out == "blocks\n")
     running.process.send_signal(signal.SIGINT)
 
     async def noticed() -> bool:
