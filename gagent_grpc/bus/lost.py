@@ -1,7 +1,7 @@
 """Agents that are lost while they owe an answer: the bus answers for them, so that nobody waits without end.
 
 Owns: when an agent counts as lost, and what becomes then of the messages that it has not answered. Leaves to others: what
-is owed (`bus.debts`), withdrawing and telling (`bus.mailbox`, `bus.router`).
+is owed (`bus.debts`), withdrawing and telling (`bus.mailbox`, `bus.post`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 
 from gagent_grpc.bus.ams import AgentManagementSystem, AgentRecord
 from gagent_grpc.bus.ports import Clock
-from gagent_grpc.bus.router import Router
+from gagent_grpc.bus.post import Post
 from gagent_grpc.config import BusLimits
 from gagent_grpc.envelope import DeadReason
 
@@ -24,9 +24,9 @@ _AT_ONCE = 200
 class LostDebtors:
     """Answers for the agents of one node that are lost."""
 
-    def __init__(self, ams: AgentManagementSystem, router: Router, clock: Clock, limits: BusLimits) -> None:
+    def __init__(self, ams: AgentManagementSystem, post: Post, clock: Clock, limits: BusLimits) -> None:
         self._ams = ams
-        self._router = router
+        self._post = post
         self._clock = clock
         self._limits = limits
         self.is_behind = False
@@ -37,7 +37,7 @@ class LostDebtors:
         now, wall = self._clock.monotonic(), self._clock.time()
         grace = self._limits.resume_grace
         left = _AT_ONCE
-        for aid in self._router.debts.debtors():
+        for aid in self._post.debts.debtors():
             record = self._ams.find(aid)
             # None while a session is open.
             detached_at = record.detached_at if record is not None else None
@@ -47,7 +47,7 @@ class LostDebtors:
                 if left <= 0:
                     break
         self.is_behind = left <= 0
-        self._router.debts.forget_old(wall)
+        self._post.debts.forget_old(wall)
 
     def removed(self, record: AgentRecord, why: str) -> None:
         """Answer for an agent whose name was freed; also what would have waited for it."""
@@ -55,20 +55,20 @@ class LostDebtors:
 
     def _answer_for(self, record: AgentRecord, until: float, why: str, most: int | None, reason: DeadReason) -> int:
         """Withdraw what is not settled, tell who asked, and close the debts; return how many there were."""
-        router, mailbox = self._router, record.mailbox
-        due = router.debts.due(record.aid, until, most)
+        post, mailbox = self._post, record.mailbox
+        due = post.debts.due(record.aid, until, most)
         if not due:
             return 0
-        # Looked up once for all, since withdrawing what is not there walks the whole mailbox.
-        unsettled = {letter.sequence for letter in mailbox.letters()}
+        # All at once, since each time walks the whole mailbox.
+        unsettled = mailbox.withdraw_all({debt.sequence for debt in due})
         now = self._clock.time()
         for debt in due:
-            letter = mailbox.withdraw(debt.sequence) if debt.sequence in unsettled else None
+            letter = unsettled.get(debt.sequence)
             # First of all: giving up the letter would end the debt as one that may still be paid.
-            router.debts.close(debt, now)
+            post.debts.close(debt, now)
             if letter is not None:
-                router.give_up(record, letter, why, reason=reason)
+                post.give_up(record, letter, why, reason=reason)
             else:
-                router.fail(debt, debt.asker, record.aid, why)
+                post.fail(debt, debt.asker, record.aid, why)
         _log.info("%s owed %d answers, and the bus answered in its place: %s", record.aid, len(due), why)
         return len(due)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 
 from gagent_grpc.bus.queue import FairQueue
 from gagent_grpc.envelope import Envelope, Priority
@@ -350,21 +350,28 @@ class Mailbox:
 
     def withdraw(self, sequence: int) -> Letter | None:
         """Remove an unsettled letter wherever it is and free its room; None when it is unknown or settled."""
-        letter = self.settle(sequence)
-        if letter is not None:
-            return letter
+        return self.withdraw_all({sequence}).get(sequence)
+
+    def withdraw_all(self, sequences: Set[int]) -> dict[int, Letter]:
+        """Withdraw many letters in one walk through the mailbox; return those that were there, by sequence."""
+        withdrawn = {sequence: letter for sequence in sequences if (letter := self.settle(sequence)) is not None}
+        rest = sequences - withdrawn.keys()
+        if not rest:
+            return withdrawn
+
+        def stays(letter: Letter) -> bool:
+            return letter.sequence not in rest
+
+        gone = [letter for queue in self._queues for letter in queue.keep(stays)]
         for lane in self._held.values():
-            letter = next((one for one in lane.letters if one.sequence == sequence), None)
-            if letter is not None:
-                lane.letters.remove(letter)
-                break
-        else:
-            letter = next((one for queue in self._queues for one in queue if one.sequence == sequence), None)
-            if letter is None:
-                return None
-            self._queue_of(letter).remove(letter)
-        self.release(letter)
-        return letter
+            here = [letter for letter in lane.letters if not stays(letter)]
+            if here:
+                lane.letters = deque(letter for letter in lane.letters if stays(letter))
+                gone += here
+        for letter in gone:
+            self.release(letter)
+            withdrawn[letter.sequence] = letter
+        return withdrawn
 
     def settle_through(self, tag: int) -> list[Letter]:
         """Remove every letter in flight with a tag up to ``tag``."""
@@ -473,6 +480,8 @@ class Mailbox:
                 queue.keep(lambda letter: letter.sequence not in found)
                 # By tag, as everything in flight is: what was delivered first.
                 for letter in sorted(hit, key=_sequence_of):
+                    # By a delivery that counts again, if the nack of another letter had taken it out of the count.
+                    letter.attempt = max(1, letter.attempt)
                     self._in_flight[letter.sequence] = letter
                     self._in_flight_bytes += letter.size
         return found

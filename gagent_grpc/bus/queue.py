@@ -78,8 +78,11 @@ class FairQueue:
         return gone
 
     def remove(self, letter: Letter) -> None:
-        """Take out one letter, which is there."""
-        self._replace(letter.sender, [one for one in self._by_sender[letter.sender] if one is not letter])
+        """Take out one letter, which is there; quick for one of the oldest of its sender."""
+        letters = self._by_sender[letter.sender]
+        letters.remove(letter)
+        if not letters:
+            self._forget(letter.sender)
 
     def put_back(self, letters: Iterable[Letter]) -> None:
         """Add letters that were taken out, each among those of its sender by its sequence.
@@ -105,7 +108,10 @@ class FairQueue:
     def _replace(self, sender: str, letters: list[Letter]) -> None:
         if letters:
             self._by_sender[sender] = deque(letters)
-            return
+        else:
+            self._forget(sender)
+
+    def _forget(self, sender: str) -> None:
         del self._by_sender[sender]
         if self._turns[0] == sender:
             self.left = _TURN

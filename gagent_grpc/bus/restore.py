@@ -25,7 +25,7 @@ from gagent_grpc.bus.ports import (
     StoredMessage,
     StoredPlatform,
 )
-from gagent_grpc.bus.router import Router
+from gagent_grpc.bus.post import Post
 from gagent_grpc.errors import BusError, InvalidArgument
 
 _log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ def restore(
     *,
     ams: AgentManagementSystem,
     df: DirectoryFacilitator,
-    router: Router,
+    post: Post,
     dedupe: Dedupe,
     dead_letters: DeadLetters,
     store: Store,
@@ -53,7 +53,7 @@ def restore(
         stored: What `Store.open` returned.
         ams: Gets the agents.
         df: Gets the entries, with what is left of their leases.
-        router: Gets the mail.
+        post: Gets the mail.
         dedupe: Gets the keys of settled messages.
         dead_letters: Gets the dead letters.
         store: Where it comes from.
@@ -95,10 +95,10 @@ def restore(
                 # Whether its readers were lost because of it is not known any more: it goes out by itself once more.
                 letter.suspect, letter.reprieve = True, 1
             letter.redelivered = letter.envelope.resend or may_be_known or receiver in may_be_doubled
-            router.restore(receiver, letter)
+            post.restore(receiver, letter)
             if message.attempt > 0 or receiver in may_be_doubled:
                 # Not handled: what was acknowledged before the stop and not answered. Nothing tells of it any more.
-                router.owe(receiver, letter)
+                post.owe(receiver, letter)
             if receiver in may_be_doubled and not message.attempt:
                 newly_flagged.setdefault(receiver.name, []).append((message.sequence, 1))
     # Before anything else is written: that a session was open is soon overwritten, and a second stop would find no reason
@@ -111,7 +111,7 @@ def restore(
     kept = [dead for dead in stored.dead_letters if dead.number not in redriven]
     dead_letters.restore(kept, stored.next_dead_letter, now=now)
     for message, dead in dying:
-        _bury_at_last(message, dead, ams.platform, router=router, dedupe=dedupe, store=store, codec=codec, now=now)
+        _bury_at_last(message, dead, ams.platform, post=post, dedupe=dedupe, store=store, codec=codec, now=now)
     for entry in stored.descriptions:
         name = entry.description.name
         if name is None or ams.find(name) is None:
@@ -154,7 +154,7 @@ def _bury_at_last(
     dead: StoredDeadLetter,
     platform: str,
     *,
-    router: Router,
+    post: Post,
     dedupe: Dedupe,
     store: Store,
     codec: Codec,
@@ -172,7 +172,7 @@ def _bury_at_last(
         _log.error("mail of %s that cannot be read is a dead letter, and nobody is told: %s", message.receiver, error)
         return
     why = f"given up as the bus stopped: {dead.error or dead.reason.name}"
-    router.fail(envelope, message.sender, f"{message.receiver}@{platform}", why)
+    post.fail(envelope, message.sender, f"{message.receiver}@{platform}", why)
 
 
 def _letter(message: StoredMessage, codec: Codec) -> Letter | None:

@@ -17,8 +17,10 @@ from gagent_grpc.bus.ams import AgentRecord
 from gagent_grpc.bus.debts import OWES_ANSWER
 from gagent_grpc.bus.holds import Holds
 from gagent_grpc.bus.mailbox import Letter
+from gagent_grpc.bus.origins import Receipt
 from gagent_grpc.bus.ports import Clock
-from gagent_grpc.bus.router import Receipt, Router
+from gagent_grpc.bus.post import Post
+from gagent_grpc.bus.router import Router
 from gagent_grpc.config import BusLimits
 from gagent_grpc.envelope import DeadReason
 from gagent_grpc.errors import AnswerTimeout, BusError, PreconditionFailed, SessionSuperseded
@@ -103,6 +105,7 @@ class Session:
         record: AgentRecord,
         generation: int,
         router: Router,
+        post: Post,
         clock: Clock,
         limits: BusLimits,
         *,
@@ -114,6 +117,7 @@ class Session:
         self.record = record
         self.aid = record.aid
         self.holds = Holds()
+        self.wants_failures = True
         """Receivers that wait for a message of this session to be sent again."""
         self.generation = generation
         self.window_messages = window_messages
@@ -131,6 +135,7 @@ class Session:
         """False while the bus reads nothing, because too much of what the client sent waits for its receipt."""
         self._beat_at = self.heard_at
         self._router = router
+        self._post = post
         self._clock = clock
         self._limits = limits
         self._number = 0
@@ -224,12 +229,12 @@ class Session:
         if record.generation != self.generation or self._ended:
             return
         mailbox = record.mailbox
-        router = self._router
+        post = self._post
         now = self._clock.time()
         if ack_through_tag:
             for letter in mailbox.settle_through(ack_through_tag):
-                router.settled(record, letter, now)
-        settle, settled = mailbox.settle, router.settled
+                post.settled(record, letter, now)
+        settle, settled = mailbox.settle, post.settled
         for sequence in acks:
             acked = settle(sequence)
             if acked is not None:
@@ -240,7 +245,7 @@ class Session:
             rejected = mailbox.settle(sequence)
             if rejected is not None:
                 why = f"rejected by the receiver: {reason}" if reason else "rejected by the receiver"
-                router.give_up(record, rejected, why, reason=DeadReason.REJECTED, error=reason)
+                post.give_up(record, rejected, why, reason=DeadReason.REJECTED, error=reason)
         self.wake()
 
     def _nack(self, nacks: Sequence[Nack]) -> None:
@@ -261,13 +266,13 @@ class Session:
                 mailbox.settle(nack.sequence)
                 # It does not come again; its lane at the client waits for the answer all the same.
                 self._returned.append(nack.sequence)
-                self._router.give_up(self.record, letter, why, reason=DeadReason.MAX_DELIVERIES, error=nack.error)
+                self._post.give_up(self.record, letter, why, reason=DeadReason.MAX_DELIVERIES, error=nack.error)
         returned = mailbox.nack(again)
         self._returned.extend(letter.sequence for letter in returned)
-        self._router.failed_attempts(self.record, [letter for letter in returned if letter.sequence in again])
+        self._post.failed_attempts(self.record, [letter for letter in returned if letter.sequence in again])
         mailbox.release_due(now)
         if mailbox.next_due is not None:
-            self._router.holding.add(self.record)
+            self._post.holding.add(self.record)
 
     def set_window(self, messages: int, window_bytes: int) -> None:
         """Set the absolute bound on unsettled deliveries; 0 is the default of the bus."""
@@ -464,13 +469,13 @@ class Session:
         for letter in exhausted:
             mailbox.release(letter)
             why = f"given up after {letter.attempt} deliveries: its receiver was lost with it in hand each time"
-            self._router.give_up(self.record, letter, why, reason=DeadReason.MAX_DELIVERIES)
+            self._post.give_up(self.record, letter, why, reason=DeadReason.MAX_DELIVERIES)
 
     def _take(self) -> list[Letter]:
         mailbox = self.record.mailbox
         if mailbox.next_expiry <= self._clock.time():
             for letter in mailbox.expire(self._clock.time(), 0.0):
-                self._router.give_up(self.record, letter, EXPIRED, reason=DeadReason.EXPIRED, error="")
+                self._post.give_up(self.record, letter, EXPIRED, reason=DeadReason.EXPIRED, error="")
         letters = mailbox.take(
             max_messages=self.window_messages,
             max_bytes=self.window_bytes,
@@ -486,6 +491,6 @@ class Session:
             tag += 1
             letter.tag = tag
             if letter.envelope.performative in OWES_ANSWER:
-                self._router.delivered(self.record, letter)
+                self._post.delivered(self.record, letter)
         self._tag = tag
         return letters

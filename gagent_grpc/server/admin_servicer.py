@@ -10,9 +10,9 @@ from typing import Any, cast
 import grpc
 from google.protobuf.message import DecodeError
 
+from gagent_grpc.bus.origins import Receipt
 from gagent_grpc.bus.platform import Caller, Platform
 from gagent_grpc.bus.ports import StoredDeadLetter
-from gagent_grpc.bus.router import Receipt
 from gagent_grpc.codec.times import timestamp_of
 from gagent_grpc.envelope import Outcome
 from gagent_grpc.errors import BusDraining, InvalidArgument, Unauthorised
@@ -54,12 +54,12 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
             agents=len(platform.ams),
             sessions=platform.sessions,
             messages=sum(mailbox.messages + mailbox.reserve_messages for mailbox in mailboxes),
-            message_bytes=platform.router.mail_bytes + platform.router.notice_bytes,
-            accepted=platform.router.accepted_messages,
+            message_bytes=platform.post.mail_bytes + platform.post.notice_bytes,
+            accepted=platform.post.accepted_messages,
             dead_letters=len(platform.dead_letters),
-            unheard_failures=platform.router.unheard_failures,
+            unheard_failures=platform.post.unheard_failures,
             descriptions=len(platform.df),
-            owed_answers=platform.router.debts.count,
+            owed_answers=platform.post.debts.count,
             draining=platform.draining or self._stop_requested.is_set(),
             dropped_dead_letters=platform.dead_letters.dropped,
         )
@@ -106,7 +106,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         for place, number in enumerate(numbers, start=1):
             letter = self._platform.dead_letters.find(number)
             if letter is not None:
-                self._platform.router.redrive(letter, collector)
+                self._platform.redrives.redrive(letter, collector)
             elif request.numbers:
                 unknown = Receipt(number, "", Outcome.INVALID, "no dead letter has this number", field="numbers")
                 collector.refuse(unknown, waited=False)

@@ -13,8 +13,8 @@ from collections.abc import AsyncIterator, Sequence
 
 import grpc
 
+from gagent_grpc.bus.origins import ANONYMOUS
 from gagent_grpc.bus.platform import Hello, Platform
-from gagent_grpc.bus.router import ANONYMOUS
 from gagent_grpc.bus.session import Notice, Session
 from gagent_grpc.codec.frame_size import FrameSize, patience
 from gagent_grpc.errors import (

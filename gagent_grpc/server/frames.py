@@ -12,8 +12,8 @@ from typing import cast
 from google.protobuf.message import DecodeError
 
 from gagent_grpc.bus.mailbox import Letter
+from gagent_grpc.bus.origins import Receipt
 from gagent_grpc.bus.platform import Hello, Opened
-from gagent_grpc.bus.router import Receipt
 from gagent_grpc.bus.session import Nack, Outgoing
 from gagent_grpc.codec.envelope import unknown_fields
 from gagent_grpc.codec.management import df_from_proto, df_to_proto, state_to_proto

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from gagent_grpc.bus.holds import Holds
-from gagent_grpc.bus.router import Receipt
+from gagent_grpc.bus.origins import Receipt
 from gagent_grpc.envelope import Outcome
 
 
@@ -16,6 +16,7 @@ class ReceiptCollector:
         """Collect for ``aid``, the sender."""
         self.aid = aid
         self.holds = Holds()
+        self.wants_failures = True
         self._waiting = 0
         self._receipts: list[Receipt] = []
         self._done = asyncio.Event()

@@ -13,7 +13,7 @@ from gagent_grpc.acl.descriptions import DFAgentDescription, ServiceDescription
 from gagent_grpc.bus.holds import Holds
 from gagent_grpc.bus.mailbox import Letter
 from gagent_grpc.bus.platform import Caller, Hello, Platform
-from gagent_grpc.bus.router import Receipt
+from gagent_grpc.bus.origins import Receipt
 from gagent_grpc.bus.session import Nack, Session
 from gagent_grpc.envelope import Outcome
 from gagent_grpc.pb.gagent.v1 import bus_service_pb2 as pb

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 from gagent_grpc.bus.holds import Holds
+from gagent_grpc.bus.origins import Receipt
 from gagent_grpc.bus.ports import (
     Commit,
     StoredAgent,
@@ -17,7 +18,6 @@ from gagent_grpc.bus.ports import (
     StoredMessage,
     StoredPlatform,
 )
-from gagent_grpc.bus.router import Receipt
 from gagent_grpc.errors import StoreUnavailable
 
 
@@ -128,6 +128,7 @@ class NotingOrigin:
     def __init__(self, aid: str) -> None:
         self.aid = aid
         self.holds = Holds()
+        self.wants_failures = True
         self.waiting = 0
         self.reached: list[tuple[int, str]] = []
         self.refusals: list[Receipt] = []

@@ -85,7 +85,7 @@ async def ask_both(bus: Bus, person: PersonFactory, alice: Any) -> None:
                 alice.agent.request("helper", said[0], **MARKS), bob.agent.request("helper", said[1], **MARKS)
             )
             assert [one.content for one in answers] == said
-    assert (alice.inbox.qsize(), bob.inbox.qsize(), bus.platform.router.debts.count) == (0, 0, 0)
+    assert (alice.inbox.qsize(), bob.inbox.qsize(), bus.platform.post.debts.count) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("script", [BY_COUNT, BY_ID, LATER], ids=["by count", "by id", "later"])
@@ -129,5 +129,5 @@ async def test_only_who_has_no_answer_hears_of_the_end(
             await asking
         # What the bridge answered in the place of its script, the bus does not answer once more.
         await helper.stop()
-        assert bus.platform.router.debts.count == 0
+        assert bus.platform.post.debts.count == 0
     assert (alice.inbox.qsize(), carol.inbox.qsize()) == (0, 0)

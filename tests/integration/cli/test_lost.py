@@ -65,7 +65,7 @@ async def test_request_to_an_agent_that_is_killed_fails_in_time(
     asking = await gagent(bus, tmp_path, "request", "thinker", "hello", "--json")
     waiting = await gagent(bus, tmp_path, "request", "thinker", "hello", "--on-receiver-lost", "wait", "--timeout", "8")
     await until((tmp_path / "asked").exists)
-    await until(lambda: bus.platform.router.debts.count == 2)
+    await until(lambda: bus.platform.post.debts.count == 2)
     thinker.send_signal(signal.SIGKILL)
     killed = time.monotonic()
     out, err = await asking.communicate()

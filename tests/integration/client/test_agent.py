@@ -183,22 +183,22 @@ async def test_agents_that_answer_every_message_do_not_go_on_for_ever(bus: Any, 
         return f"thank you for: {message.content}"
 
     alice, _ = await agents("alice", talk), await agents("bob", talk)
-    before = bus.platform.router.accepted_messages
+    before = bus.platform.post.accepted_messages
     await alice.send("bob", "inform", "hello")
     await alice.send("bob", "request", "hello")
     for name in ("bob", "alice", "bob"):
         await settled(bus, name)
-    assert bus.platform.router.accepted_messages - before == 3
+    assert bus.platform.post.accepted_messages - before == 3
 
 
 async def test_two_default_agents_do_not_go_on_for_ever(bus: Any, agents: Any) -> None:
     alice, _ = await agents("alice"), await agents("bob")
-    before = bus.platform.router.accepted_messages
+    before = bus.platform.post.accepted_messages
     for act in Performative:
         await alice.send("bob", act, "?")
     await settled(bus, "bob")
     await settled(bus, "alice")
-    sent = bus.platform.router.accepted_messages - before
+    sent = bus.platform.post.accepted_messages - before
     # Each once, and a not-understood for each that expects an answer.
     assert sent == 22 + 10
 

@@ -151,7 +151,7 @@ async def test_who_is_back_in_time_answers_as_if_nothing_had_been(buses: Any, ag
         assert not asking.done()
         think.set()
         assert (await asking).content == "done"
-        assert bus.platform.router.debts.count == 0
+        assert bus.platform.post.debts.count == 0
 
 
 async def test_a_request_may_wait_for_the_receiver_to_come_back(

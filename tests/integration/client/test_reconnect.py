@@ -75,7 +75,7 @@ async def test_a_refusal_that_was_heard_is_not_heard_again(bus: Any, agents: Any
     alice = await agents("alice", bus=proxy.address)
     proxy.silence("out")
     asking = asyncio.create_task(alice.send(["nobody", "alice"], "inform", "x"))
-    await until(lambda: bus.platform.router.accepted_messages)
+    await until(lambda: bus.platform.post.accepted_messages)
     proxy.cut()
     proxy.speak()
     with pytest.raises(DeliveryRefused) as raised:

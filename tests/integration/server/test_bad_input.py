@@ -348,4 +348,4 @@ async def test_failures_of_the_platform_are_bounded_by_their_reserve(buses: Any,
     assert len(await alice.receipted(40)) == 40
     mailbox = bus.platform.ams.get("alice").mailbox
     assert 0 < mailbox.reserve_bytes <= 100_000
-    assert bus.platform.router.unheard_failures == 40 - mailbox.reserve_messages
+    assert bus.platform.post.unheard_failures == 40 - mailbox.reserve_messages

@@ -12,9 +12,9 @@ from raw import acl
 from gagent_grpc.acl.descriptions import LifeCycleState as S
 from gagent_grpc.acl.message import ACLMessage
 from gagent_grpc.acl.performative import Performative as P
+from gagent_grpc.bus.origins import ANONYMOUS
 from gagent_grpc.bus.platform import Hello, Platform
 from gagent_grpc.bus.ports import StoredAgent, StoredMessage, StoredPlatform
-from gagent_grpc.bus.router import ANONYMOUS
 from gagent_grpc.bus.session import Nack, Session
 from gagent_grpc.codec.envelope import EnvelopeCodec
 from gagent_grpc.config import BusLimits
@@ -34,7 +34,7 @@ class Bench:
         self.clock = FakeClock()
         self.codec = EnvelopeCodec(max_id_bytes=self.limits.max_id_bytes)
         self.platform = Platform("local", store or MemoryStore(), self.codec, self.clock, self.limits)
-        self.debts = self.platform.router.debts
+        self.debts = self.platform.post.debts
 
     async def open(self, name: str, **hello: Any) -> Session:
         session = (await self.platform.attach(Hello(name, **hello), "local")).session
@@ -247,7 +247,7 @@ async def test_where_nobody_can_hear_of_it_nothing_is_said(bench: Bench) -> None
     bench.later(31.0)
     # The one of nobody in particular is mail like any other.
     assert [one.reply_with for one in bench.mail("bob")] == ["s"]
-    assert bench.platform.router.unheard_failures == 0
+    assert bench.platform.post.unheard_failures == 0
 
 
 async def test_an_answer_to_who_is_gone_ends_the_debt(bench: Bench) -> None:
@@ -360,7 +360,7 @@ async def delivered_and_owed(store: ManualStore) -> tuple[Bench, Session, Sessio
     bench = Bench(store)
     bob, alice = await bench.open("bob"), await bench.open("alice")
     send(alice, ask())
-    bench.platform.router.commit(store.commit())
+    bench.platform.post.commit(store.commit())
     ack(bob, *deliver(bob))
     assert bench.debts.count == 1
     return bench, bob, alice
@@ -371,7 +371,7 @@ async def test_an_answer_on_its_way_to_the_disk_counts_when_its_sender_goes() ->
     bench, bob, _ = await delivered_and_owed(store)
     send(bob, answer())
     bench.platform.bye(bob, deregister=True)
-    bench.platform.router.commit(store.commit())
+    bench.platform.post.commit(store.commit())
     assert [one.performative for one in bench.mail("alice")] == [P.INFORM]
 
 
@@ -380,8 +380,8 @@ async def test_an_answer_that_is_not_kept_when_its_sender_is_gone_is_a_failure()
     bench, bob, _ = await delivered_and_owed(store)
     send(bob, answer())
     bench.platform.bye(bob, deregister=True)
-    bench.platform.router.commit(store.commit(error="disk full"))
-    bench.platform.router.commit(store.commit())
+    bench.platform.post.commit(store.commit(error="disk full"))
+    bench.platform.post.commit(store.commit())
     why = "bob@local is gone, and its answer was not kept: not stored: disk full"
     assert bench.failures() == [("bob@local", "r", why)]
 
@@ -390,10 +390,10 @@ async def test_an_answer_that_is_not_kept_is_owed_again() -> None:
     store = ManualStore()
     bench, bob, _ = await delivered_and_owed(store)
     send(bob, answer())
-    bench.platform.router.commit(store.commit(error="disk full"))
+    bench.platform.post.commit(store.commit(error="disk full"))
     assert bench.debts.count == 1
     send(bob, answer())
-    bench.platform.router.commit(store.commit())
+    bench.platform.post.commit(store.commit())
     bench.lose(bob)
     bench.later(31.0)
     assert [one.performative for one in bench.mail("alice")] == [P.INFORM]
@@ -424,6 +424,6 @@ async def test_a_restart_asks_again_for_what_may_have_been_delivered(clean: bool
         bench.later(30.0)
         assert bench.debts.count == len(owed)
         bench.later(0.1)
-        bench.platform.router.commit(store.commit())
+        bench.platform.post.commit(store.commit())
         assert [mark for _, mark, _ in bench.failures()] == owed
         assert [one.reply_with for one in bench.mail("bob")] == ([] if len(owed) == 2 else ["fresh"])

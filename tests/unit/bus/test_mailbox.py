@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -443,6 +444,62 @@ def test_a_letter_can_be_withdrawn_wherever_it_is(where: str) -> None:
     assert box.messages == 2
 
 
+def test_many_letters_are_withdrawn_at_once_wherever_they_are() -> None:
+    box = mailbox()
+    for lane in "aabbccc":
+        put(box, lane=lane)
+    put(box, sender="t@local", priority=4)
+    # In flight: 8, 1, 3; returned and in a lane that waits: 2; there without having been delivered: 7.
+    take(box, batch_messages=4)
+    box.nack({2: 5.0})
+    put(box, lane="a")
+    take(box, max_messages=3, batch_messages=1)
+    assert sorted(box.withdraw_all({1, 2, 5, 7, 8, 9, 99})) == [1, 2, 5, 7, 8, 9]
+    assert box.withdraw_all({1, 2, 5}) == {}
+    assert (box.messages, box.bytes) == (3, 30)
+    box.return_in_flight()
+    assert take(box) == [3, 4, 6]
+
+
+class WalkedLetter(Letter):
+    """A letter that counts how often somebody looks which one it is."""
+
+    looks = 0
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "sequence":
+            WalkedLetter.looks += 1
+        return super().__getattribute__(name)
+
+
+def test_withdrawing_many_letters_walks_the_mailbox_once() -> None:
+    """Each letter is looked at a few times, and not once for every other one that goes."""
+    box = mailbox(max_messages=500)
+    for _ in range(400):
+        letter = WalkedLetter(box.take_sequence(), envelope(), "s@local", "id", "", 1.0)
+        letter.account = box.reserve(10, "s@local")
+        box.put(letter)
+    WalkedLetter.looks = 0
+    assert len(box.withdraw_all(set(range(2, 401)))) == 399
+    assert WalkedLetter.looks < 400 * 10
+    assert take(box) == [1]
+
+
+def test_delivery_that_did_not_count_counts_again_once_it_is_held_over() -> None:
+    """Else the next nack would take it out of the count a second time, and the letter would come as attempt 0."""
+    box = mailbox()
+    for _ in range(2):
+        put(box, lane="a")
+    take(box)
+    box.nack({1: 0.0})
+    box.release_due(0.0)
+    box.return_in_flight()
+    assert box.resume_in_flight({1, 2}) == {1, 2}
+    box.nack({1: 0.0})
+    box.release_due(0.0)
+    assert [letter.attempt for letter in box.take(**EVERYTHING)] == [2, 1]
+
+
 def lose(box: Mailbox, *, times: int, **bounds: int) -> list[list[int]]:
     """Have a reader take what it can and be lost, again and again; return what each one got."""
     got = []
@@ -555,12 +612,11 @@ class MailboxMachine(RuleBasedStateMachine):
         if letter is not None:
             self._gone([letter])
 
-    @rule(sequence=st.integers(1, 30))
-    def withdraw(self, sequence: int) -> None:
-        letter = self.box.withdraw(sequence)
-        assert (letter is not None) == (sequence in self.alive)
-        if letter is not None:
-            self._gone([letter])
+    @rule(sequences=st.sets(st.integers(1, 30), min_size=1, max_size=4))
+    def withdraw(self, sequences: set[int]) -> None:
+        letters = self.box.withdraw_all(sequences)
+        assert letters.keys() == sequences & self.alive.keys()
+        self._gone(list(letters.values()))
 
     @rule(back=st.integers(0, 6))
     def settle_through(self, back: int) -> None:

@@ -322,7 +322,7 @@ async def test_agent_that_deregisters_itself_is_gone_and_nothing_is_left(bench: 
     assert bench.platform.ams.find("alice") is None
     assert session.ended
     assert bench.origin.reached == [(1, "ams")]
-    assert bench.platform.router.mail_bytes == 0
+    assert bench.platform.post.mail_bytes == 0
 
 
 async def test_nobody_in_particular_governs_nobody(bench: Bench) -> None:

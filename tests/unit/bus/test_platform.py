@@ -194,7 +194,7 @@ async def test_what_was_in_hand_is_written_when_its_session_ends() -> None:
     opened = await platform.attach(Hello("bob"), "local")
     for lane in ("a", "a", "b"):
         platform.router.submit(acl("bob", acl_conversation_id=lane).SerializeToString(), opened.session, 1)
-    platform.router.commit(store.commit())
+    platform.post.commit(store.commit())
     out = await opened.session.outgoing()
     assert out is not None
     opened.session.record.mailbox.nack({1: 10.0})
@@ -489,7 +489,7 @@ async def waiting_mail(store: ManualStore, **limits: Any) -> Platform:
     platform = platform_of(store, **limits)
     platform.register("bob", "", platform.caller_for("x"))
     platform.router.submit(acl("bob").SerializeToString(), NotingOrigin("alice@local"), 1)
-    platform.router.commit(store.commit())
+    platform.post.commit(store.commit())
     return platform
 
 
@@ -570,13 +570,13 @@ async def test_nacked_lane_goes_on_when_its_time_has_come_and_wakes_its_session(
     bob.submit([acl("bob").SerializeToString()])
     await bob.outgoing()
     bob.settle(ack_through_tag=0, acks=(), nacks=[Nack(1, 5.0, "busy")], rejects=())
-    assert platform.router.holding == {bob.record}
+    assert platform.post.holding == {bob.record}
     clock.advance(4.9)
     platform.release_lanes()
     assert bob._collect().letters == []
     clock.advance(0.1)
     platform.release_lanes()
-    assert platform.router.holding == set()
+    assert platform.post.holding == set()
     out = await bob.outgoing()
     assert out is not None
     assert [(one.sequence, one.attempt) for one in out.letters] == [(1, 2)]

@@ -51,7 +51,7 @@ class Node:
 
     def commit(self, error: str = "", *, final: bool = False) -> None:
         if isinstance(self.store, ManualStore):
-            self.platform.router.commit(Commit(self.store.position, error, final))
+            self.platform.post.commit(Commit(self.store.position, error, final))
 
     async def dead(self, message: pb.BusMessage, why: str = "never") -> StoredDeadLetter:
         """Have bob reject a message, and return the dead letter."""
@@ -73,7 +73,7 @@ class Node:
                 return letter
 
     def redrive(self, dead: StoredDeadLetter) -> None:
-        self.platform.router.redrive(dead, self.operator)
+        self.platform.redrives.redrive(dead, self.operator)
 
     def mail(self, name: str = "bob") -> list[Letter]:
         return sorted(self.platform.ams.get(name).mailbox.letters(), key=lambda letter: letter.sequence)
@@ -270,7 +270,7 @@ async def test_letter_that_cannot_go_back_stays_and_the_receipt_says_why() -> No
         node.platform.register("bob", "", OPERATOR)
         node.clock.advance(51)
         node.redrive(mortal)
-        node.platform.router.store_failure = "the disk is gone"
+        node.platform.post.store_failure = "the disk is gone"
         node.redrive(dead)
         outcomes = [outcome for _, _, outcome in node.operator.outcomes]
         assert outcomes == ["INVALID", "MAILBOX_FULL", "NO_SUCH_AGENT", "EXPIRED", "UNREACHABLE"]

@@ -12,11 +12,15 @@ from raw import acl
 from gagent_grpc.acl.message import ACLMessage
 from gagent_grpc.acl.performative import Performative
 from gagent_grpc.bus.ams import SEQUENCES_WRITTEN_AHEAD, AgentManagementSystem, AgentRecord
+from gagent_grpc.bus.asking import Asking
 from gagent_grpc.bus.dead_letters import DeadLetters
 from gagent_grpc.bus.dedupe import Dedupe
+from gagent_grpc.bus.hints import Hints
 from gagent_grpc.bus.mailbox import Letter, Mailbox
+from gagent_grpc.bus.origins import ANONYMOUS
 from gagent_grpc.bus.ports import Commit, Store
-from gagent_grpc.bus.router import ANONYMOUS, LETTER_COST, Router
+from gagent_grpc.bus.post import LETTER_COST, Post
+from gagent_grpc.bus.router import Router
 from gagent_grpc.codec.envelope import EnvelopeCodec
 from gagent_grpc.config import BusLimits
 from gagent_grpc.envelope import DeadReason, Outcome
@@ -53,9 +57,9 @@ class Bench:
         self.echo = Echo()
         self.codec = EnvelopeCodec(max_id_bytes=self.limits.max_id_bytes)
         self.dead_letters = DeadLetters(store, most=self.limits.dead_letters, most_bytes=10_000, ttl=3_600.0)
-        self.router = Router(
-            self.ams, store, self.codec, self.clock, self.limits, self.dedupe, self.echo, self.dead_letters
-        )
+        self.post = Post(self.ams, store, self.codec, self.clock, self.limits, self.dedupe, self.dead_letters)
+        asking = Asking(self.ams, self.post, self.codec, self.clock, self.limits, self.dedupe, self.echo)
+        self.router = Router(self.ams, self.post, asking, self.codec, self.clock, self.limits, Hints(self.ams))
         self.number = 0
 
     def agent(self, name: str) -> AgentRecord:
@@ -102,9 +106,9 @@ def test_message_is_delivered_and_receipted_with_its_commit(durable: Bench, stor
     durable.submit(alice, acl("bob", "two"))
     assert (durable.texts(bob), alice.reached, alice.waiting) == ([], [], 2)
     assert bob.mailbox.messages == 2
-    durable.router.commit(store.commit(1))
+    durable.post.commit(store.commit(1))
     assert (durable.texts(bob), alice.reached) == (["one"], [(1, "bob")])
-    durable.router.commit(store.commit())
+    durable.post.commit(store.commit())
     assert (durable.texts(bob), alice.waiting) == (["one", "two"], 0)
     assert [(one.key, one.sequence) for one in store.accepted] == [("m", 1), ("", 2)]
 
@@ -114,7 +118,7 @@ def test_transient_message_waits_for_no_commit(durable: Bench, store: ManualStor
     durable.submit(alice, acl("bob", "durable"))
     durable.submit(alice, acl("bob", "transient", transient=True))
     assert (durable.texts(bob), alice.reached) == (["transient"], [(2, "bob")])
-    durable.router.commit(store.commit())
+    durable.post.commit(store.commit())
     assert durable.texts(bob) == ["durable", "transient"]
 
 
@@ -123,15 +127,15 @@ def test_failed_commit_refuses_and_gives_all_room_back(durable: Bench, store: Ma
     message = acl("bob", id="m")
     durable.submit(alice, message)
     durable.submit(alice, message)
-    durable.router.commit(store.commit(error="disk full"))
+    durable.post.commit(store.commit(error="disk full"))
     assert alice.outcomes == [(1, "bob", "MAILBOX_FULL"), (2, "bob", "MAILBOX_FULL")]
     assert "disk full" in alice.refusals[0].detail
     assert alice.refusals[0].retry_after
     assert alice.waiting == 0
-    assert (bob.mailbox.messages, bob.mailbox.bytes, durable.router.mail_bytes) == (0, 0, 0)
+    assert (bob.mailbox.messages, bob.mailbox.bytes, durable.post.mail_bytes) == (0, 0, 0)
     # A refused id may be tried again.
     durable.submit(alice, message)
-    durable.router.commit(store.commit())
+    durable.post.commit(store.commit())
     assert alice.reached == [(3, "bob")]
 
 
@@ -144,7 +148,7 @@ def test_letter_that_cannot_be_finished_is_refused_and_those_of_its_commit_are_n
     durable.submit(alice, acl("broken", id="m"))
     durable.submit(again, acl("broken", id="m"))
     durable.submit(alice, acl("bob", "fine"))
-    durable.router.commit(store.commit())
+    durable.post.commit(store.commit())
     assert alice.outcomes == [(1, "broken", "UNREACHABLE")]
     assert again.outcomes == [(2, "broken", "UNREACHABLE")]
     assert "internal error" in alice.refusals[0].detail
@@ -172,7 +176,7 @@ def test_repetition_of_what_is_being_written_shares_its_commit(durable: Bench, s
     durable.submit(reborn, acl("bob", "other", id="m"))
     assert reborn.outcomes == [(3, "bob", "INVALID")]
     assert reborn.waiting == 1
-    durable.router.commit(store.commit())
+    durable.post.commit(store.commit())
     assert alice.reached == [(1, "bob")]
     assert reborn.outcomes == [(3, "bob", "INVALID"), (2, "bob", "DUPLICATE")]
     assert reborn.waiting == 0
@@ -186,12 +190,12 @@ def test_receiver_that_goes_while_its_mail_is_written_is_no_such_agent(durable: 
     successor = durable.agent("bob")
     # The same id, to another agent of the same name: neither a repetition nor in the way of the first one's commit.
     durable.submit(alice, acl("bob", id="m"))
-    durable.router.commit(store.commit(1))
-    durable.router.commit(store.commit())
+    durable.post.commit(store.commit(1))
+    durable.post.commit(store.commit())
     assert alice.outcomes == [(1, "bob", "NO_SUCH_AGENT")]
     assert alice.reached == [(2, "bob")]
     assert durable.texts(successor) == ["hi"]
-    assert durable.router.mail_bytes == successor.mailbox.bytes + LETTER_COST
+    assert durable.post.mail_bytes == successor.mailbox.bytes + LETTER_COST
     assert bob.mailbox.messages == 0
 
 
@@ -201,8 +205,8 @@ def test_store_that_failed_for_good_refuses_at_once_and_transient_mail_goes_on(
     bob, alice = durable.agent("bob"), NotingOrigin("alice@local")
     sender = durable.agent("alice")
     durable.submit(alice, acl("bob", "written"))
-    durable.router.store_failure = "the disk is gone"
-    durable.router.commit(Commit(2**62, "the disk is gone", final=True))
+    durable.post.store_failure = "the disk is gone"
+    durable.post.commit(Commit(2**62, "the disk is gone", final=True))
     durable.submit(alice, acl("bob", "late", report=FAILURE, act=19))
     assert alice.outcomes == [(1, "bob", "UNREACHABLE"), (2, "bob", "UNREACHABLE")]
     assert [one.retry_after for one in alice.refusals] == [None, None]
@@ -225,10 +229,10 @@ def test_message_that_the_store_cannot_take_is_invalid_and_leaves_no_trace(
     origin = NotingOrigin("alice@local")
     durable.submit(origin, acl("bob", id="1"))
     assert (origin.outcomes, origin.waiting) == ([(1, "bob", "INVALID")], 0)
-    assert (bob.mailbox.messages, bob.mailbox.bytes, durable.router.mail_bytes) == (0, 0, 0)
+    assert (bob.mailbox.messages, bob.mailbox.bytes, durable.post.mail_bytes) == (0, 0, 0)
     monkeypatch.undo()
     durable.submit(origin, acl("bob", id="1"))
-    durable.router.commit(store.commit())
+    durable.post.commit(store.commit())
     assert origin.reached == [(2, "bob")]
 
 
@@ -237,14 +241,14 @@ def test_messages_of_nobody_in_particular_share_no_ids(durable: Bench, store: Ma
     bob = durable.agent("bob")
     first, second = NotingOrigin(ANONYMOUS), NotingOrigin(ANONYMOUS)
     durable.submit(first, acl("bob", id="1"))
-    durable.router.commit(store.commit())
+    durable.post.commit(store.commit())
     if settled:
         for letter in bob.mailbox.drain():
-            durable.router.settled(bob, letter)
+            durable.post.settled(bob, letter)
     durable.submit(second, acl("bob", id="1"))
     durable.submit(second, acl("df", id="1", act=19))
     durable.submit(second, acl("df", id="1", act=19))
-    durable.router.commit(store.commit())
+    durable.post.commit(store.commit())
     assert (second.outcomes, len(second.reached)) == ([], 3)
     assert [one.key for one in store.accepted] == ["", ""]
     assert all(key is None for _, _, key in store.settled)
@@ -254,7 +258,7 @@ def test_messages_of_nobody_in_particular_share_no_ids(durable: Bench, store: Ma
 def test_notice_of_the_platform_goes_out_even_when_it_cannot_be_stored(durable: Bench, store: ManualStore) -> None:
     sender, alice = durable.agent("alice"), NotingOrigin("alice@local")
     durable.submit(alice, acl("nobody", report=FAILURE, act=19))
-    durable.router.commit(store.commit(error="disk full"))
+    durable.post.commit(store.commit(error="disk full"))
     assert len(durable.failures(sender)) == 1
 
 
@@ -263,14 +267,14 @@ def test_settled_message_is_forgotten_in_the_store_and_its_key_kept(durable: Ben
     durable.submit(alice, acl("bob", id="m"))
     durable.submit(alice, acl("bob"))
     durable.submit(alice, acl("bob", transient=True))
-    durable.router.commit(store.commit())
+    durable.post.commit(store.commit())
     bob.mailbox.take(max_messages=9, max_bytes=10**6, batch_messages=9, batch_bytes=10**6)
     for sequence in (1, 2, 3):
         letter = bob.mailbox.settle(sequence)
         assert letter is not None
-        durable.router.settled(bob, letter)
+        durable.post.settled(bob, letter)
     assert [(sequence, key.key if key else None) for _, sequence, key in store.settled] == [(1, "m"), (2, None)]
-    assert durable.router.mail_bytes == 0
+    assert durable.post.mail_bytes == 0
 
 
 def test_store_knows_a_higher_sequence_before_one_is_used(durable: Bench, store: ManualStore) -> None:
@@ -296,7 +300,7 @@ def test_all_mail_together_is_bounded_with_what_letters_cost(bench: Bench) -> No
     assert "all mailboxes together" in alice.refusals[0].detail
     letter = records[0].mailbox.take(max_messages=9, max_bytes=99, batch_messages=9, batch_bytes=99)[0]
     records[0].mailbox.settle(letter.sequence)
-    bench.router.settled(records[0], letter)
+    bench.post.settled(records[0], letter)
     bench.submit(alice, acl("a"))
     assert alice.reached[-1] == (5, "a")
 
@@ -314,16 +318,16 @@ def test_every_way_out_of_a_mailbox_gives_its_room_back() -> None:
     acked, rejected = bob.mailbox.settle(1), bob.mailbox.settle(2)
     assert acked is not None
     assert rejected is not None
-    bench.router.settled(bob, acked)
-    bench.router.give_up(bob, rejected, "no", reason=DeadReason.REJECTED)
+    bench.post.settled(bob, acked)
+    bench.post.give_up(bob, rejected, "no", reason=DeadReason.REJECTED)
     bench.clock.advance(10)
     for letter in [*bob.mailbox.expire(bench.clock.time(), 0.0), *bob.mailbox.drain()]:
-        bench.router.give_up(bob, letter, "late", reason=DeadReason.EXPIRED)
-    assert (bob.mailbox.messages, bob.mailbox.bytes, bench.router.mail_bytes) == (0, 0, 0)
+        bench.post.give_up(bob, letter, "late", reason=DeadReason.EXPIRED)
+    assert (bob.mailbox.messages, bob.mailbox.bytes, bench.post.mail_bytes) == (0, 0, 0)
     assert len(bench.failures(sender)) == 3
     for letter in sender.mailbox.drain():
-        bench.router.settled(sender, letter)
-    assert bench.router._notice_bytes == 0
+        bench.post.settled(sender, letter)
+    assert bench.post._notice_bytes == 0
 
 
 def test_refusal_of_an_unknown_receiver_does_not_look_at_every_agent(bench: Bench) -> None:
@@ -373,7 +377,7 @@ def test_answer_of_a_platform_agent_is_ordinary_mail_of_who_asked(bench: Bench) 
     assert alice.reached == [(1, "df@local")]
     (letter,) = asker.mailbox.letters()
     assert (letter.sender, letter.in_reserve) == ("df@local", False)
-    assert (asker.mailbox.messages, bench.router.mail_bytes) == (1, letter.size + LETTER_COST)
+    assert (asker.mailbox.messages, bench.post.mail_bytes) == (1, letter.size + LETTER_COST)
 
 
 def test_platform_agent_is_not_asked_while_there_is_no_room_for_its_answer() -> None:
@@ -419,8 +423,8 @@ def test_failure_that_cannot_be_encoded_is_counted_and_ends_nothing(bench: Bench
     alice, bob = bench.agent("alice"), bench.agent("bob")
     bench.submit(NotingOrigin("alice@local"), acl("bob", act=19))
     (letter,) = bob.mailbox.drain()
-    bench.router.give_up(bob, letter, "half a pair: \ud800", reason=DeadReason.REJECTED)
-    assert bench.router.unheard_failures == 1
+    bench.post.give_up(bob, letter, "half a pair: \ud800", reason=DeadReason.REJECTED)
+    assert bench.post.unheard_failures == 1
     assert bench.texts(alice) == []
 
 
@@ -465,7 +469,7 @@ def held(text: str, id: str, to: Any = "bob") -> pb.BusMessage:  # noqa: A002  #
 def make_room(bench: Bench, record: AgentRecord) -> None:
     for letter in record.mailbox.take(max_messages=99, max_bytes=10**9, batch_messages=99, batch_bytes=10**9):
         record.mailbox.settle(letter.sequence)
-        bench.router.settled(record, letter)
+        bench.post.settled(record, letter)
 
 
 def test_after_a_passing_refusal_later_ones_are_held_until_it_is_sent_again() -> None:
@@ -557,15 +561,15 @@ def test_what_was_written_behind_a_message_that_could_not_be_stored_goes_as_well
     bob, alice = bench.agent("bob"), NotingOrigin("alice@local")
     bench.submit(alice, held("one", "1"))
     bench.submit(alice, held("two", "2"))
-    bench.router.commit(store.commit(1, error="the disk is full"))
-    bench.router.commit(store.commit(2))
+    bench.post.commit(store.commit(1, error="the disk is full"))
+    bench.post.commit(store.commit(2))
     assert alice.outcomes == [(1, "bob", "MAILBOX_FULL"), (2, "bob", "HELD")]
-    assert (bench.texts(bob), bob.mailbox.messages, bench.router.mail_bytes) == ([], 0, 0)
+    assert (bench.texts(bob), bob.mailbox.messages, bench.post.mail_bytes) == ([], 0, 0)
     # Gone from the store, too, and without a key that would make a duplicate of what is sent again.
     assert [(name, sequence, key) for name, sequence, key in store.settled] == [("bob", 2, None)]
     for id_, text in (("1", "one"), ("2", "two")):
         bench.submit(alice, held(text, id_))
-    bench.router.commit(store.commit())
+    bench.post.commit(store.commit())
     assert (bench.texts(bob), alice.waiting) == (["one", "two"], 0)
 
 

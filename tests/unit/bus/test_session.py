@@ -36,7 +36,7 @@ class Bench:
         return session
 
     def commit(self, through: int | None = None) -> None:
-        self.platform.router.commit(self.store.commit(through))
+        self.platform.post.commit(self.store.commit(through))
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescript
 from raw import acl
 
 from gagent_grpc.bus.mailbox import Letter
-from gagent_grpc.bus.router import Receipt
+from gagent_grpc.bus.origins import Receipt
 from gagent_grpc.bus.session import Notice, Outgoing
 from gagent_grpc.codec.envelope import EnvelopeCodec
 from gagent_grpc.config import BusLimits

@@ -1,0 +1,521 @@
+"""From an agent that is to get a message to a letter in its mailbox, or to a receipt that says why not.
+
+Owns: the bound on all mail together, letters that a store is making durable, what is written when a letter arrives and
+when it leaves, and the `failure` messages of the platform. Leaves to others: who a message goes to (`bus.router`), the
+mailboxes themselves, dead letters, answers that are owed (`bus.debts`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import secrets
+import uuid
+from collections import deque
+from collections.abc import Sequence
+
+from gagent_grpc.acl.aid import AgentIdentifier
+from gagent_grpc.acl.management import ONTOLOGY
+from gagent_grpc.acl.message import AUTOMATIC, ACLMessage
+from gagent_grpc.acl.performative import NEVER_ANSWERED, Performative
+from gagent_grpc.bus.ams import SEQUENCES_WRITTEN_AHEAD, AgentManagementSystem, AgentRecord
+from gagent_grpc.bus.dead_letters import DeadLetters
+from gagent_grpc.bus.debts import OWES_ANSWER, Debt, Debts
+from gagent_grpc.bus.dedupe import Dedupe, Key
+from gagent_grpc.bus.mailbox import RESERVE_SHARE, Account, Letter
+from gagent_grpc.bus.origins import ANONYMOUS, Origin, PlatformOrigin, Receipt
+from gagent_grpc.bus.ports import Clock, Codec, Commit, Store, StoredDeadLetter, StoredKey, StoredMessage
+from gagent_grpc.config import BusLimits
+from gagent_grpc.envelope import DeadReason, Envelope, Outcome, Report
+from gagent_grpc.errors import InvalidArgument
+
+_log = logging.getLogger(__name__)
+
+LETTER_COST = 800
+"""What a letter takes beside its payload, in bytes (measured); it counts against the bound on all mail together."""
+ROLE = "role:"
+"""Beginning of the address of a role."""
+REPEATED = "accepted before under this id"
+_FAULTY = "internal error; the log of the bus has more"
+# A plain number: it is compared for every message.
+_LAZY = int(Report.RECEIPT_LAZY)
+# A valid address has no more than 384 characters; what an error repeats of a longer one need not be whole.
+_MAX_RECEIVER_CHARS = 400
+_MAX_DETAIL_CHARS = 1_000
+
+
+class _Writing:
+    """A letter that a store is making durable."""
+
+    __slots__ = ("debt", "debtor", "key", "letter", "number", "origin", "position", "receiver", "record", "repeats")
+
+    def __init__(
+        self,
+        position: int,
+        record: AgentRecord,
+        letter: Letter,
+        origin: Origin,
+        number: int,
+        receiver: str,
+        key: Key | None,
+    ) -> None:
+        self.position = position
+        self.record = record
+        self.letter = letter
+        self.origin = origin
+        self.number = number
+        self.receiver = receiver
+        self.key = key
+        self.debt: Debt | None = None
+        """What it pays when it is kept."""
+        self.debtor: AgentRecord | None = None
+        """Who owed that."""
+        self.repeats: list[tuple[Origin, int, str]] = []
+        """Repetitions that came meanwhile: they share the outcome."""
+
+
+class Post:
+    """Brings letters into mailboxes and sees them out. Synchronous: what waits for a store is finished by `commit`."""
+
+    def __init__(
+        self,
+        ams: AgentManagementSystem,
+        store: Store,
+        codec: Codec,
+        clock: Clock,
+        limits: BusLimits,
+        dedupe: Dedupe,
+        dead_letters: DeadLetters,
+    ) -> None:
+        self._ams = ams
+        self._store = store
+        self._codec = codec
+        self._clock = clock
+        self._limits = limits
+        self._dedupe = dedupe
+        self._dead_letters = dead_letters
+        self._durable = store.durable
+        self._writing: deque[_Writing] = deque()
+        self._being_written: dict[Key, _Writing] = {}
+        self._mail_bytes = 0
+        self._notice_bytes = 0
+        self._self = PlatformOrigin(f"ams@{ams.platform}")
+        # Ids for messages whose senders give none: never the same again, also not after a restart.
+        self._run = secrets.token_hex(6)
+        self._given_ids = itertools.count(1)
+        self.store_failure = ""
+        """Why the store takes nothing more; "" while it does."""
+        self.accepted_messages = 0
+        """Letters accepted since the start."""
+        self.holding: set[AgentRecord] = set()
+        """Agents with a lane that waits after a nack."""
+        self.debts = Debts(
+            per_agent=limits.owed_answers,
+            max_bytes=limits.total_mail_bytes // RESERVE_SHARE,
+            longest_wait=limits.mailbox_ttl,
+            closed_age=limits.dedupe_window,
+        )
+        """Answers that agents owe."""
+        self.unheard_failures = 0
+        """Failures of the platform that found no mailbox or no room in its reserve."""
+
+    # ---- room ------------------------------------------------------------------------------------------------------
+
+    @property
+    def mail_bytes(self) -> int:
+        """Bytes of all unsettled mail, with what each letter takes beside its payload; notices of the platform not."""
+        return self._mail_bytes
+
+    @property
+    def notice_bytes(self) -> int:
+        """The same of unsettled notices of the platform."""
+        return self._notice_bytes
+
+    def has_room(self, size: int) -> bool:
+        """Return whether all mailboxes together take ``size`` bytes more."""
+        return self._mail_bytes + size + LETTER_COST <= self._limits.total_mail_bytes
+
+    def cannot_store(self, envelope: Envelope) -> str:
+        """Say why a message cannot be made as durable as it should be; "" when it can."""
+        lost = self.store_failure and self._durable and not envelope.transient
+        return f"not stored: {self.store_failure}" if lost else ""
+
+    def reserve(self, record: AgentRecord, size: int, sender: str, *, over: bool = False) -> Account | None:
+        """Keep room for ``size`` bytes of ``sender`` in the mailbox of an agent; return None when there is none.
+
+        With ``over`` the bounds are exceeded if need be.
+        """
+        if over:
+            account = record.mailbox.reserve_over(size, sender)
+        elif not self.has_room(size) or (room := record.mailbox.reserve(size, sender)) is None:
+            return None
+        else:
+            account = room
+        self._mail_bytes += size + LETTER_COST
+        return account
+
+    def _uncount(self, letter: Letter) -> None:
+        if letter.in_reserve:
+            self._notice_bytes -= letter.size + LETTER_COST
+        else:
+            self._mail_bytes -= letter.size + LETTER_COST
+
+    def local(self, receiver: str) -> str:
+        """Return the name of an agent of this platform, however it is written; else the address as it is."""
+        return receiver.removesuffix(f"@{self._ams.platform}")
+
+    # ---- in --------------------------------------------------------------------------------------------------------
+
+    def sender_of(self, aid: str) -> AgentRecord | None:
+        """Return the agent that sends as ``aid``; None for nobody in particular, and for one that is gone."""
+        return None if aid == ANONYMOUS else self._ams.find(aid)
+
+    def accept(
+        self,
+        record: AgentRecord,
+        receiver: str,
+        envelope: Envelope,
+        origin: Origin,
+        number: int,
+        now: float,
+        via: str = "",
+    ) -> None:
+        """Put a message into the mailbox of an agent, or refuse it, now or with a commit.
+
+        Args:
+            record: The agent.
+            receiver: What receipts call it.
+            envelope: The message, which its sender may send and which is still of use.
+            origin: Who sends it and hears of it.
+            number: What the receipts call the message.
+            now: Unix seconds.
+            via: Address that led to the agent, where it is not its own.
+        """
+        key = None
+        # Nobody in particular is many senders, and their ids are not unique among them.
+        if envelope.id and origin.aid != ANONYMOUS:
+            key = (origin.aid, envelope.id, addressed(record, via) if via else record.name)
+            written = self._being_written.get(key) if self._being_written else None
+            if written is not None and self._ams.find(written.record.aid) is not written.record:
+                # Written for an agent that is gone.
+                written = None
+            known = written.letter.envelope.digest if written is not None else self._dedupe.find(key)
+            if known is not None and known != envelope.digest:
+                self.refuse(origin, used_id(number, receiver, envelope), envelope)
+                return
+            if written is not None:
+                # DUPLICATE promises as much as ACCEPTED, so it has to wait for the same commit.
+                written.repeats.append((origin, number, receiver))
+                origin.expect(number)
+                origin.holds.taken(self.local(receiver), envelope)
+                return
+            if known is not None:
+                self.refuse(origin, Receipt(number, receiver, Outcome.DUPLICATE, REPEATED), envelope)
+                return
+        debt = None
+        if origin.aid in self.debts.accounts:
+            debt = self.debts.find(origin.aid, record.aid, envelope)
+            if debt is not None and debt.closed_at is not None:
+                self.refuse(origin, _late(number, receiver, now - debt.closed_at), envelope)
+                return
+        if self.store_failure and (detail := self.cannot_store(envelope)):
+            self.refuse(origin, Receipt(number, receiver, Outcome.UNREACHABLE, detail), envelope)
+            return
+        mailbox = record.mailbox
+        size = len(envelope.payload)
+        cost = size + LETTER_COST
+        if self._mail_bytes + cost > self._limits.total_mail_bytes:
+            detail = f"all mailboxes together hold {self._mail_bytes:,} bytes, the limit is {self._limits.total_mail_bytes:,}"
+            self.refuse(origin, Receipt(number, receiver, Outcome.MAILBOX_FULL, detail, 0.1), envelope)
+            return
+        account = mailbox.reserve(size, origin.aid)
+        if account is None:
+            detail = f"{mailbox.messages:,} messages, {mailbox.bytes:,} bytes unsettled"
+            self.refuse(origin, Receipt(number, receiver, Outcome.MAILBOX_FULL, detail, 0.1), envelope)
+            return
+        self._mail_bytes += cost
+        if origin.holds:
+            origin.holds.taken(self.local(receiver), envelope)
+        self.deliver(record, account, envelope, origin, number, receiver, key, now, debt=debt, via=via)
+
+    def deliver(
+        self,
+        record: AgentRecord,
+        account: Account | None,
+        envelope: Envelope,
+        origin: Origin,
+        number: int,
+        receiver: str,
+        key: Key | None,
+        now: float,
+        *,
+        debt: Debt | None = None,
+        dead: StoredDeadLetter | None = None,
+        via: str = "",
+    ) -> None:
+        """Make a letter of a message for which room is reserved, and put it into the mailbox now or with its commit.
+
+        A ``debt`` that it pays is paid at once: its sender may be lost, or go, before the commit. What was ``dead`` is
+        called as before, and is flagged.
+        """
+        sequence = record.mailbox.take_sequence()
+        message_id = envelope.id or f"{self._run}-{next(self._given_ids)}"
+        letter = Letter(sequence, envelope, origin.aid, message_id, via, now)
+        letter.account = account
+        if dead is not None:
+            letter.message_id, letter.via = dead.message_id, dead.via
+            letter.redelivered = True
+        durable = self._durable and not envelope.transient and not self.store_failure
+        if self._durable and sequence >= record.sequences_written:
+            # Before the letter, so that no crash makes the mailbox use a number again.
+            record.sequences_written = sequence + SEQUENCES_WRITTEN_AHEAD
+            self._store.put_agent(record.stored())
+        if durable:
+            stored = StoredMessage(
+                record.name,
+                sequence,
+                origin.aid,
+                letter.message_id,
+                envelope.id if origin.aid != ANONYMOUS else "",
+                envelope.digest,
+                letter.via,
+                now,
+                0,
+                envelope.payload,
+                dead.number if dead is not None else 0,
+            )
+            try:
+                position = self._store.accept(stored)
+            except InvalidArgument as error:
+                record.mailbox.release(letter)
+                self._uncount(letter)
+                self.refuse(origin, Receipt(number, receiver, Outcome.INVALID, str(error), field=error.field), envelope)
+                return
+            writing = _Writing(position, record, letter, origin, number, receiver, key)
+            if debt is not None:
+                writing.debt, writing.debtor = debt, self._ams.find(debt.debtor)
+            self._writing.append(writing)
+            if key is not None and dead is None:
+                self._being_written[key] = writing
+            origin.expect(number)
+        else:
+            self._put(record, letter, key)
+            origin.accepted(number, receiver, waited=False, lazy=envelope.report == _LAZY)
+        if debt is not None:
+            self.debts.pay(debt)
+
+    def _put(self, record: AgentRecord, letter: Letter, key: Key | None) -> None:
+        if key is not None:
+            self._dedupe.accepted(key, letter.envelope.digest)
+        self.accepted_messages += 1
+        record.mailbox.put(letter)
+        if record.session is not None:
+            record.session.wake()
+
+    def restore(self, record: AgentRecord, letter: Letter) -> None:
+        """Put a stored letter back into its mailbox at the start, over its bounds if need be: it was accepted."""
+        letter.account = record.mailbox.reserve_over(letter.size, letter.sender)
+        self._mail_bytes += letter.size + LETTER_COST
+        if letter.envelope.id and letter.sender != ANONYMOUS:
+            key = (letter.sender, letter.envelope.id, addressed(record, letter.via))
+            self._dedupe.accepted(key, letter.envelope.digest)
+        record.mailbox.put(letter)
+
+    # ---- commits ---------------------------------------------------------------------------------------------------
+
+    def commit(self, commit: Commit) -> None:
+        """Finish the letters that a commit of the store covers: deliver and receipt them, or refuse them."""
+        writing = self._writing
+        while writing and writing[0].position <= commit.through:
+            one = writing.popleft()
+            try:
+                self._finish(one, commit)
+            except Exception:
+                # One letter's trouble must not keep those after it from their receipts.
+                _log.exception("a letter was not finished: to %s, sequence %d", one.record.aid, one.letter.sequence)
+                self._refuse_faulty(one)
+
+    def _finish(self, one: _Writing, commit: Commit) -> None:
+        letter = one.letter
+        if one.key is not None and self._being_written.get(one.key) is one:
+            del self._being_written[one.key]
+        if self._ams.find(one.record.aid) is not one.record:
+            self._not_kept(one, Outcome.NO_SUCH_AGENT, "deregistered meanwhile", None)
+            return
+        # A notice goes out even if it cannot be stored: it may be the one that says so.
+        if commit.error and not letter.in_reserve:
+            if commit.final:
+                self._not_kept(one, Outcome.UNREACHABLE, f"not stored: {commit.error}", None)
+            else:
+                self._not_kept(one, Outcome.MAILBOX_FULL, f"not stored: {commit.error}", 1.0)
+            return
+        if one.origin.holds and (blocker := one.origin.holds.blocker(self.local(one.receiver), letter.envelope)):
+            # An earlier one was not stored, in a commit before this: to keep the order this one has to go as well.
+            self._store.settle(one.record.name, letter.sequence, None)
+            refusal = held(one.number, one.receiver, blocker)
+            self._not_kept(one, refusal.outcome, refusal.detail, refusal.retry_after)
+            return
+        self._put(one.record, letter, one.key)
+        one.origin.accepted(one.number, one.receiver, waited=True, lazy=letter.envelope.report == _LAZY)
+        for origin, number, receiver in one.repeats:
+            self.refuse(origin, Receipt(number, receiver, Outcome.DUPLICATE, REPEATED), None, waited=True)
+
+    def _refuse_faulty(self, one: _Writing) -> None:
+        """Tell whoever waits for a letter that could not be finished; nobody knows what became of it."""
+        for origin, number, receiver in [(one.origin, one.number, one.receiver), *one.repeats]:
+            # Where telling is what fails, or it was told already, there is no more to do.
+            with contextlib.suppress(Exception):
+                self.refuse(origin, Receipt(number, receiver, Outcome.UNREACHABLE, _FAULTY), None, waited=True)
+
+    def _not_kept(self, one: _Writing, outcome: Outcome, detail: str, retry_after: float | None) -> None:
+        """A letter did not become durable, or its receiver is gone: nobody was reached."""
+        one.record.mailbox.release(one.letter)
+        self._uncount(one.letter)
+        envelope = one.letter.envelope
+        debt = one.debt
+        if debt is not None and one.debtor is not None and self._ams.find(debt.debtor) is one.debtor:
+            self.debts.reinstate(debt)
+        elif debt is not None:
+            # It went in the belief that it had answered.
+            self.fail(debt, debt.asker, debt.debtor, f"{debt.debtor} is gone, and its answer was not kept: {detail}")
+        for origin, number, receiver in [(one.origin, one.number, one.receiver), *one.repeats]:
+            self.refuse(origin, Receipt(number, receiver, outcome, detail, retry_after), envelope, waited=True)
+
+    # ---- out -------------------------------------------------------------------------------------------------------
+
+    def settled(self, record: AgentRecord, letter: Letter, now: float | None = None) -> None:
+        """A letter left its mailbox for good: forget it in the store, remember its key from ``now`` (Unix seconds) on."""
+        envelope = letter.envelope
+        stored_key = None
+        if letter.in_reserve:
+            # Nobody repeats a notice of the platform, so its key need not be remembered.
+            self._notice_bytes -= len(envelope.payload) + LETTER_COST
+        else:
+            self._mail_bytes -= len(envelope.payload) + LETTER_COST
+        if envelope.id and not letter.in_reserve and letter.sender != ANONYMOUS:
+            now = now or self._clock.time()
+            receiver = addressed(record, letter.via) if letter.via else record.name
+            self._dedupe.settled((letter.sender, envelope.id, receiver), envelope.digest, now)
+            if self._durable:
+                stored_key = StoredKey(letter.sender, envelope.id, receiver, envelope.digest, now)
+        if self._durable and not envelope.transient:
+            self._store.settle(record.name, letter.sequence, stored_key)
+
+    def failed_attempts(self, record: AgentRecord, letters: Sequence[Letter]) -> None:
+        """Write down how often letters were delivered that were sent back: a crash must not have them begin anew."""
+        attempts = [(letter.sequence, letter.attempt) for letter in letters if not letter.envelope.transient]
+        if attempts:
+            self._store.mark_attempts(record.name, attempts)
+
+    def give_up(
+        self, record: AgentRecord, letter: Letter, why: str, *, reason: DeadReason, error: str | None = None
+    ) -> None:
+        """A letter that is out of its mailbox will never be handled: it becomes a dead letter, and its sender is told.
+
+        Args:
+            record: The receiver.
+            letter: What is given up.
+            why: What its sender is told.
+            reason: Why, for people who look at dead letters.
+            error: What they are told beside that; ``why`` when None.
+        """
+        if letter.envelope.performative in OWES_ANSWER:
+            self.debts.drop(record.aid, letter.sequence)
+        now = self._clock.time()
+        # A crash must not come in between: its sender would never hear of it.
+        with self._store.together():
+            self._dead_letters.bury(record.name, letter, reason, why if error is None else error, now=now)
+            self.settled(record, letter, now)
+            self.fail(letter.envelope, letter.sender, record.aid, why)
+
+    # ---- answers that are owed -------------------------------------------------------------------------------------
+
+    def delivered(self, record: AgentRecord, letter: Letter) -> None:
+        """A letter whose act expects an answer is being delivered: the answer is owed from its first delivery on."""
+        if letter.attempt == 1 and (not letter.redelivered or letter.envelope.resend):
+            self.owe(record, letter)
+
+    def owe(self, record: AgentRecord, letter: Letter) -> None:
+        """``record`` owes the answer to a letter, if that expects one and somebody can hear it."""
+        if letter.envelope.performative in OWES_ANSWER and letter.sender != ANONYMOUS:
+            self.debts.owe(record.aid, letter, self._clock.time())
+
+    # ---- refusals and failures -------------------------------------------------------------------------------------
+
+    def refuse(self, origin: Origin, receipt: Receipt, envelope: Envelope | None, *, waited: bool = False) -> None:
+        """Give ``origin`` a receipt that is no ACCEPTED, also as a `failure` when the message in ``envelope`` asks for that."""
+        if len(receipt.receiver) > _MAX_RECEIVER_CHARS:
+            receipt.receiver = receipt.receiver[:_MAX_RECEIVER_CHARS]
+        if len(receipt.detail) > _MAX_DETAIL_CHARS:
+            receipt.detail = receipt.detail[:_MAX_DETAIL_CHARS]
+        if envelope is not None and (envelope.hold_order or origin.holds):
+            origin.holds.refused(self.local(receipt.receiver), envelope, receipt.outcome)
+        origin.refuse(receipt, waited=waited)
+        if envelope is None or receipt.outcome.delivered or not origin.wants_failures:
+            return
+        if envelope.report == Report.FAILURE_MESSAGE:
+            self.fail(envelope, origin.aid, receipt.receiver, f"{receipt.outcome.name}: {receipt.detail}")
+
+    def fail(self, envelope: Envelope | Debt, sender: str, receiver: str, why: str) -> None:
+        """Send the AMS's `failure` for one receiver of a message to its sender, as a reply (FIPA SC00023 §5, SC00067).
+
+        Never for a message that is itself a failure, refuse or not-understood, or from the platform: two broken agents
+        would go on for ever.
+        """
+        record = self.sender_of(sender)
+        if envelope.performative in NEVER_ANSWERED or record is None:
+            return
+        message = ACLMessage(
+            Performative.FAILURE,
+            sender=AgentIdentifier(self._self.aid),
+            receivers=(AgentIdentifier(record.aid),),
+            content=why,
+            ontology=ONTOLOGY,
+            protocol=envelope.protocol or None,
+            conversation_id=envelope.conversation_id or None,
+            in_reply_to=envelope.reply_with or None,
+            user_parameters={"X-failed-receiver": receiver, "X-failed-id": envelope.id, AUTOMATIC: "true"},
+        )
+        try:
+            notice = self.encoded(message)
+        except InvalidArgument:
+            # Only a defect gets here, and it must not end the session that is at work.
+            _log.exception("a failure could not be encoded: to %s, about %s", record.aid, receiver)
+            self.unheard_failures += 1
+            return
+        cost = len(notice.payload) + LETTER_COST
+        reserve = self._limits.total_mail_bytes // RESERVE_SHARE
+        if self._notice_bytes + cost > reserve or not record.mailbox.reserve_notice(len(notice.payload)):
+            self.unheard_failures += 1
+            return
+        self._notice_bytes += cost
+        self.deliver(record, None, notice, self._self, 0, record.name, None, self._clock.time())
+
+    def encoded(self, message: ACLMessage) -> Envelope:
+        """Return a message of the platform as one that travels, with an id of its own.
+
+        Raises:
+            InvalidArgument: It holds a value that cannot be encoded.
+        """
+        return self._codec.decode(self._codec.encode(message, message_id=str(uuid.uuid4())))
+
+
+def held(number: int, receiver: str, blocker: str) -> Receipt:
+    detail = f"the message {blocker!r}, refused before, has to be sent again first"
+    return Receipt(number, receiver, Outcome.HELD, detail, 0.1)
+
+
+def _late(number: int, receiver: str, ago: float) -> Receipt:
+    detail = f"its sender was lost while it owed this answer, and the bus answered in its place {ago:.1f} s ago"
+    return Receipt(number, receiver, Outcome.EXPIRED, detail)
+
+
+def used_id(number: int, receiver: str, envelope: Envelope) -> Receipt:
+    detail = f"the id {envelope.id!r} was used for another message to this receiver; expected a new id"
+    return Receipt(number, receiver, Outcome.INVALID, detail, field="id")
+
+
+def addressed(record: AgentRecord, via: str) -> str:
+    """Return by which receiver a repetition is recognised: a role counts as one, whoever serves it."""
+    return via if via.startswith(ROLE) else record.name
