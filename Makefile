@@ -69,8 +69,9 @@ proto-check: $(PROTO_INSTALLED)  ## Fail when the generated code is not what pro
 proto-lint: $(INSTALLED_DEV)  ## Lint the protos
 	$(BIN)/buf lint protos
 
-bench: $(INSTALLED_DEV)  ## Measure a pair of agents beside a one-message-per-frame relay
+bench: $(INSTALLED_DEV)  ## Measure a pair of agents beside a one-message-per-frame relay, and searches of the directory
 	$(BIN)/python tests/bench/pair.py
+	$(BIN)/python tests/bench/df_search.py
 
 clean:  ## Remove what the targets above made
 	rm -rf .venv* build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

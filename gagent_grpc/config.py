@@ -5,6 +5,7 @@ Owns: the numbers. How flags, environment and file become these values is `cli.s
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 
 PROTOCOL_VERSION = 1
@@ -20,6 +21,17 @@ SESSION_METADATA_KEY = "gagent-session"
 """Metadata key in which a unary call carries the session token of its agent."""
 
 MIB = 1024 * 1024
+
+
+class ConversationPolicy(enum.StrEnum):
+    """What the bus does about a message that is out of sequence in its interaction protocol."""
+
+    OBSERVE = "observe"
+    """Those who watch the traffic are told, and nobody else."""
+    WARN = "warn"
+    """Its sender is told, too; the message is delivered all the same."""
+    ENFORCE = "enforce"
+    """It is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +66,12 @@ class BusLimits:
     """Entries in the DF."""
     max_lease: float | None = None
     """Longest lease that the DF grants, in seconds; None grants what is asked, and no end when nothing is asked."""
+    max_watches: int = 250
+    """Streams that watch agents at the same time, and as many that watch descriptions."""
+    watch_events: int = 10_000
+    """Events of agents, and as many of descriptions, that are kept for streams that read slowly or come back."""
+    df_subscriptions: int = 100
+    """Subscriptions of one agent with the DF, by ACL message."""
     max_id_bytes: int = 128
     """Longest message id, in bytes of UTF-8."""
     dedupe_window: float = 600.0
@@ -74,6 +92,49 @@ class BusLimits:
     """Urgent deliveries that may go out beyond a full window."""
     owed_answers: int = 10_000
     """Answers of one agent that the bus watches over; beyond that the oldest one is left to the requester's time-out."""
+    max_turns: int = 200
+    """Turns of two agents in one conversation, beyond which the bus ends it; 0 for no bound. A turn is a message that answers:
+    what one agent sends in a row is one turn."""
+    max_hops: int = 64
+    """Messages, each of which answers or forwards the one before, that may lead to another one, beyond the turns of its own
+    conversation; counted in the header `hops`. 0 for no bound."""
+    conversations: int = 20_000
+    """Pairs of agents that the bus follows in their conversations; beyond that it forgets the conversation that has been idle
+    longest."""
+    conversation_pairs: int = 256
+    """Pairs of agents that it follows in one conversation; further ones speak in it unwatched."""
+    conversation_idle: float = 600.0
+    """Seconds without a message after which a conversation, also one that was ended, begins anew."""
+    conversation_policy: ConversationPolicy = ConversationPolicy.OBSERVE
+    """What is done about messages that are out of sequence."""
+    max_tasks: int = 100_000
+    """Delegated tasks that the bus keeps, ended ones included."""
+    tasks_per_agent: int = 10_000
+    """The same of one delegator."""
+    total_task_bytes: int = 256 * MIB
+    """Bytes of all tasks together, with their events, from which on no new ones are taken and little is kept of events."""
+    task_depth: int = 8
+    """Longest chain of tasks, each of which came of the one before."""
+    task_attempts: int = 100
+    """Attempts at one task that may be asked for."""
+    task_attachments: int = 100
+    """Attachments of one task."""
+    task_checkpoint_bytes: int = 256 * 1024
+    """Largest checkpoint of a task, in bytes."""
+    task_events: int = 1_000
+    """Events of one task that are kept; beyond that the oldest one goes."""
+    task_event_bytes: int = MIB
+    """Bytes of them; one is always kept."""
+    task_watches: int = 5_000
+    """Streams that watch tasks at the same time."""
+    task_lease: float = 30.0
+    """Seconds without a report after which the executor of a task counts as lost."""
+    task_cancel_grace: float = 30.0
+    """Seconds that an executor has to end a task that is to be cancelled."""
+    task_retention: float = 86_400.0
+    """Seconds that a task is kept after its end."""
+    traffic_watches: int = 32
+    """Streams that watch the traffic at the same time."""
     heartbeat_interval: float = 15.0
     """Seconds between heartbeats; after three silent ones a session is lost."""
     missed_heartbeats: int = 3
@@ -96,6 +157,10 @@ class ClientLimits:
 
     concurrency: int = 64
     """Handlers that run at the same time; messages of one lane never do."""
+    task_concurrency: int = 16
+    """Delegated tasks that the agent works on at the same time, beside its handlers; further ones wait unacknowledged."""
+    task_output_bytes: int = 256 * 1024
+    """Bytes of output of one task that wait for the bus before whoever makes more has to wait."""
     window_messages: int = 4_096
     """Unsettled deliveries that the agent takes at most."""
     window_bytes: int = 8 * MIB

@@ -5,6 +5,7 @@ Owns: the names of these facts. Filled by `codec`; read by `bus` and `storage`. 
 
 from __future__ import annotations
 
+import copy
 import enum
 from collections.abc import Callable
 from typing import Any
@@ -92,6 +93,7 @@ class Envelope:
         "digest",
         "expires_at",
         "hold_order",
+        "hops",
         "id",
         "in_reply_to",
         "on_receiver_lost",
@@ -122,7 +124,8 @@ class Envelope:
     conversation_id: str
     reply_with: str
     in_reply_to: str
-    """These four are "" when absent. They, `reply_to` and `reply_by` are read when one of them is first asked for."""
+    """These four are "" when absent. All but `conversation_id`, and `reply_to` and `reply_by`, are read when one of them is
+    first asked for; in a conversation `protocol` is there at once, and everything where it names one."""
     reply_to: tuple[str, ...]
     """Names of those whom the answer goes to; empty for the sender."""
     reply_by: float
@@ -133,6 +136,8 @@ class Envelope:
     transient: bool
     resend: bool
     report: int
+    hops: int
+    """How many messages led to this one, each answering or forwarding the one before, as its header says; 0 for none."""
     hold_order: bool
     """Once it was refused for a passing reason, later ones of its session to that receiver wait for it."""
     on_receiver_lost: int
@@ -144,12 +149,20 @@ class Envelope:
     payload: bytes
     """The encoded `BusMessage`, exactly as it came."""
 
+    def as_transient(self) -> Envelope:
+        """Return the same message as one that need not survive a restart."""
+        made = copy.copy(self)
+        made.transient = True
+        return made
+
     def __getattr__(self, name: str) -> Any:
         # Called for a slot that is not filled yet, and for nothing else.
-        if name not in _FLOW:
+        if name not in _FLOW and name not in _BODY:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         self.read_flow(self)
         return getattr(self, name)
 
 
 _FLOW = frozenset({"protocol", "conversation_id", "reply_with", "in_reply_to", "reply_to", "reply_by"})
+_BODY = frozenset({"performative", "sender", "to"})
+"""What is read late of a stored message, too."""

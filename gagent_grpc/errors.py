@@ -13,7 +13,13 @@
     │   └── ProtocolViolation         a frame that the session's state does not allow
     ├── UnsupportedFunction           the agent or service offers no such function
     ├── PreconditionFailed            the present state forbids the act
-    │   └── SessionSuperseded         a newer session of the same agent took over
+    │   ├── SessionSuperseded         a newer session of the same agent took over
+    │   ├── SearchRepeated            a search of this search-id was made before
+    │   ├── TaskEnded                 a task has ended, and stays as it is
+    │   └── AttemptSuperseded         another attempt at a task is in force, or another executor has it
+    ├── TaskNotFound                  no such task, or it is forgotten
+    ├── TaskAlreadyExists             a task of this id was delegated with other data
+    ├── EventsGone                    the events that were asked for are not kept any more
     ├── ResourceExhausted
     │   ├── MailboxFull               the receiver's bounded mailbox has no room
     │   ├── MessageTooLarge           over the message limit in force
@@ -21,6 +27,7 @@
     ├── Unavailable
     │   ├── BusDraining               the bus is shutting down and takes nothing new
     │   ├── BusUnreachable            no bus answers at the endpoints given
+    │   ├── NoProvider                nobody who is connected serves a role
     │   └── StoreUnavailable          the store does not answer or cannot write
     ├── DeliveryRefused               a receipt other than ACCEPTED (carries it)
     ├── AnswerTimeout                 no answer came in time
@@ -28,6 +35,12 @@
     │   ├── RefusedByAgent            `refuse`
     │   ├── FailureFromAgent          `failure`, of the other agent or of the AMS for it
     │   └── NotUnderstoodByAgent      `not-understood`
+    ├── TaskNotCompleted              a delegated task ended without a result
+    │   ├── TaskFailed                it was tried, or its executor was lost
+    │   ├── TaskRejected              its executor did not take it
+    │   ├── TaskCancelled             it was called off
+    │   └── TaskExpired               its deadline passed
+    ├── TaskRefused                   raised by a handler of tasks: this one is not taken
     ├── ScriptError                   a script agent did not start, died, or broke its protocol
     └── ConfigurationError            settings that contradict each other, or a file of somebody else
 
@@ -250,6 +263,129 @@ class SessionSuperseded(PreconditionFailed):
     reason = "superseded"
 
 
+class SearchRepeated(PreconditionFailed):
+    """A search with this search-id was made before: it goes in a circle (SC00023 §6.1.4).
+
+    Attributes:
+        search_id: The id.
+    """
+
+    act = "failure"
+    reason = "search-repeated"
+
+    def __init__(self, search_id: str) -> None:
+        super().__init__(f"the search {shown(search_id)} was made here before; expected a new search-id")
+        self.search_id = search_id
+
+    def details(self) -> dict[str, str]:
+        return {"search_id": self.search_id}
+
+
+class TaskEnded(PreconditionFailed):
+    """A delegated task has ended; the first final state stays.
+
+    Attributes:
+        task_id: Id of the task.
+        state: Its state in words, such as `cancelled`.
+    """
+
+    reason = "task-ended"
+
+    def __init__(self, task_id: str, state: str, why: str = "") -> None:
+        super().__init__(f"the task {shown(task_id)} is {state}" + (f": {why}" if why else ""))
+        self.task_id = task_id
+        self.state = state
+
+    def details(self) -> dict[str, str]:
+        return {"task_id": self.task_id, "state": self.state}
+
+
+class AttemptSuperseded(PreconditionFailed):
+    """What an executor says belongs to an attempt that is not in force: it is to stop working on the task.
+
+    Attributes:
+        task_id: Id of the task.
+        attempt: Number that was named, in digits.
+        in_force: Number of the attempt that is in force, or due, in digits.
+    """
+
+    reason = "attempt-superseded"
+
+    def __init__(self, task_id: str, attempt: int, in_force: int, why: str) -> None:
+        super().__init__(f"attempt {attempt} at the task {shown(task_id)} is not in force: {why}")
+        self.task_id = task_id
+        self.attempt = str(attempt)
+        self.in_force = str(in_force)
+
+    def details(self) -> dict[str, str]:
+        return {"task_id": self.task_id, "attempt": self.attempt, "in_force": self.in_force}
+
+
+class TaskNotFound(BusError):
+    """There is no such task, or it is forgotten after its retention.
+
+    Attributes:
+        delegator: Who should have delegated it, `name@platform`.
+        task_id: Its id.
+    """
+
+    reason = "task-not-found"
+    status = "NOT_FOUND"
+
+    def __init__(self, delegator: str, task_id: str) -> None:
+        super().__init__(
+            f"{delegator} has no task {shown(task_id)} here; it is unknown, or forgotten after its retention"
+        )
+        self.delegator = delegator
+        self.task_id = task_id
+
+    def details(self) -> dict[str, str]:
+        return {"delegator": self.delegator, "task_id": self.task_id}
+
+
+class TaskAlreadyExists(BusError):
+    """The delegator has another task of this id.
+
+    Attributes:
+        task_id: The id.
+        differs: Name of the first value that differs.
+    """
+
+    reason = "task-already-exists"
+    status = "ALREADY_EXISTS"
+
+    def __init__(self, task_id: str, differs: str) -> None:
+        super().__init__(f"the task {shown(task_id)} was delegated with another {differs}; expected a new id")
+        self.task_id = task_id
+        self.differs = differs
+
+    def details(self) -> dict[str, str]:
+        return {"task_id": self.task_id, "differs": self.differs}
+
+
+class EventsGone(BusError):
+    """The events of a task that come next are not kept any more.
+
+    Attributes:
+        task_id: Id of the task.
+        first_kept: Sequence of the first event that is kept, in digits; continue after the one before it.
+    """
+
+    act = "refuse"
+    reason = "events-gone"
+    status = "OUT_OF_RANGE"
+
+    def __init__(self, task_id: str, after: int, first_kept: int) -> None:
+        super().__init__(
+            f"the events after {after:,} of the task {shown(task_id)} are not kept any more; the first one is {first_kept:,}"
+        )
+        self.task_id = task_id
+        self.first_kept = str(first_kept)
+
+    def details(self) -> dict[str, str]:
+        return {"task_id": self.task_id, "first_kept": self.first_kept}
+
+
 class ResourceExhausted(BusError):
     """A bound of the bus is reached."""
 
@@ -330,6 +466,23 @@ class BusUnreachable(Unavailable):
     def __init__(self, endpoints: str, why: str = "") -> None:
         super().__init__(f"No bus at {endpoints}." + (f" ({why})" if why else "") + " Start one: gagent serve")
         self.endpoints = endpoints
+
+
+class NoProvider(Unavailable):
+    """Nobody who is connected serves a role.
+
+    Attributes:
+        service: Type of the service.
+    """
+
+    reason = "no-provider"
+
+    def __init__(self, service: str, hint: str = "") -> None:
+        super().__init__(f"nobody who is connected offers a service of the type {shown(service)}{hint}")
+        self.service = service
+
+    def details(self) -> dict[str, str]:
+        return {"service": self.service}
 
 
 class StoreUnavailable(Unavailable):
@@ -416,6 +569,65 @@ class NotUnderstoodByAgent(ConversationFailed):
     """The other agent answered `not-understood`."""
 
     word = "not-understood"
+
+
+class TaskNotCompleted(BusError):
+    """A delegated task ended without a result.
+
+    Attributes:
+        task_id: Its id.
+        executor: Who had it, `name@platform`; "" when nobody did.
+        why: Reason, in words; "" when none is known.
+    """
+
+    act = "failure"
+    reason = "task-not-completed"
+    word: ClassVar[str] = "failed"
+
+    def __init__(self, task_id: str, executor: str = "", why: str = "") -> None:
+        whose = f" of {executor}" if executor else ""
+        super().__init__(f"the task {shown(task_id)}{whose} {self.word}" + (f": {why}" if why else ""))
+        self.task_id = task_id
+        self.executor = executor
+        self.why = why
+
+    def details(self) -> dict[str, str]:
+        return {"task_id": self.task_id, "executor": self.executor, "why": self.why}
+
+
+class TaskFailed(TaskNotCompleted):
+    """It was tried and did not come about, or its executor was lost."""
+
+    word = "failed"
+
+
+class TaskRejected(TaskNotCompleted):
+    """The executor did not take it: nothing was done."""
+
+    act = "refuse"
+    word = "was rejected"
+
+
+class TaskCancelled(TaskNotCompleted):
+    """The delegator, or the end of the task that it came of, called it off."""
+
+    word = "was cancelled"
+
+
+class TaskExpired(TaskNotCompleted):
+    """Its deadline passed before it ended."""
+
+    word = "expired"
+
+
+class TaskRefused(BusError):
+    """Raised by a handler of tasks before it has begun: the task is rejected, with this text as the reason.
+
+    After it has told of progress, output or a checkpoint the task has failed instead.
+    """
+
+    act = "refuse"
+    reason = "task-refused"
 
 
 class ScriptError(BusError):

@@ -70,6 +70,24 @@ class AMSAgentDescription:
 
 
 @dataclass(frozen=True, slots=True)
+class PlatformService:
+    """FIPA's ap-service (SC00023 §6.1.6): what a platform itself offers."""
+
+    name: str
+    type: str
+    addresses: tuple[str, ...] = ()
+    """Where it is reached, `host:port`."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlatformDescription:
+    """FIPA's ap-description (SC00023 §6.1.5)."""
+
+    name: str
+    services: tuple[PlatformService, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class SearchConstraints:
     """FIPA's search-constraints (SC00023 §6.1.4)."""
 

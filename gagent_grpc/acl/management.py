@@ -9,7 +9,12 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
-from gagent_grpc.acl.descriptions import AMSAgentDescription, DFAgentDescription, SearchConstraints
+from gagent_grpc.acl.descriptions import (
+    AMSAgentDescription,
+    DFAgentDescription,
+    PlatformDescription,
+    SearchConstraints,
+)
 from gagent_grpc.errors import MissingParameter, UnrecognisedParameterValue, UnsupportedFunction
 
 ONTOLOGY = "fipa-agent-management"
@@ -17,6 +22,8 @@ ONTOLOGY = "fipa-agent-management"
 
 Description = DFAgentDescription | AMSAgentDescription
 """What a registry keeps: the DF the one, the AMS the other."""
+Item = Description | PlatformDescription
+"""What a function returns: descriptions of agents, or get-description's of the platform."""
 
 
 class ManagementFunction(enum.StrEnum):

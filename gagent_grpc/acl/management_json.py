@@ -24,11 +24,12 @@ from gagent_grpc.acl.descriptions import (
     AMSAgentDescription,
     DFAgentDescription,
     LifeCycleState,
+    PlatformDescription,
     Property,
     SearchConstraints,
     ServiceDescription,
 )
-from gagent_grpc.acl.management import Description, ManagementFunction, ManagementRequest, description_kind
+from gagent_grpc.acl.management import Description, Item, ManagementFunction, ManagementRequest, description_kind
 from gagent_grpc.errors import InvalidArgument, InvalidName, MissingParameter
 
 Json = dict[str, object]
@@ -95,8 +96,14 @@ def request_to_json(request: ManagementRequest) -> Json:
     return out
 
 
-def description_to_json(description: Description) -> Json:
-    """Return the JSON object of a DF or AMS description."""
+def description_to_json(description: Item) -> Json:
+    """Return the JSON object of a description of the DF, the AMS or the platform."""
+    if isinstance(description, PlatformDescription):
+        services = [
+            _present({"name": one.name, "type": one.type, "addresses": list(one.addresses) or None})
+            for one in description.services
+        ]
+        return _present({"name": description.name, "services": services or None})
     if isinstance(description, AMSAgentDescription):
         return _present(
             {

@@ -24,11 +24,13 @@ from gagent_grpc.acl.descriptions import (
     AMSAgentDescription,
     DFAgentDescription,
     LifeCycleState,
+    PlatformDescription,
+    PlatformService,
     Property,
     SearchConstraints,
     ServiceDescription,
 )
-from gagent_grpc.acl.management import Description, ManagementFunction, ManagementRequest
+from gagent_grpc.acl.management import Description, Item, ManagementFunction, ManagementRequest
 from gagent_grpc.acl.sexpr import (
     LANGUAGE,
     MAX_DEPTH,
@@ -81,7 +83,7 @@ class Result:
     """Content of an `inform`: what the action found."""
 
     action: Action
-    items: tuple[Description, ...]
+    items: tuple[Item, ...]
     """In the order of the directory."""
 
 
@@ -117,6 +119,28 @@ def parse_action(text: str) -> Action:
             f"{LANGUAGE}: {len(text):,} characters; the limit is {MAX_ACTION_CHARS:,}", field="content"
         )
     return _action(_unwrapped(parse_expression(text)))
+
+
+def parse_subscription(text: str) -> Action:
+    """Return the action whose results the content of a `subscribe` wants to be told.
+
+    That is an action by itself, or as SC00035 has it the expression `(iota ?x (result (action ...) ?x))`.
+
+    Raises:
+        InvalidArgument: As for `parse_action`.
+        InvalidName: As for `parse_action`.
+    """
+    if len(text) > MAX_ACTION_CHARS:
+        raise InvalidArgument(
+            f"{LANGUAGE}: {len(text):,} characters; the limit is {MAX_ACTION_CHARS:,}", field="content"
+        )
+    match _unwrapped(parse_expression(text, max_depth=MAX_DEPTH + 2)):
+        case (Word(), Word(), (Word(), stated, Word()) as result) as wanted if (
+            _head(wanted) in ("iota", "any", "all") and _head(result) == "result"
+        ):
+            return _action(stated)
+        case stated:
+            return _action(stated)
 
 
 def print_action(action: Action) -> str:
@@ -193,7 +217,7 @@ def parse_answer(text: str, *, now: float | None = None) -> Answer:
         case (Word(), stated) as answer if _head(answer) == "done":
             return Done(_action(stated))
         case (Word(), stated, items) as answer if _head(answer) == "result":
-            return Result(_action(stated), tuple(_description(item, now) for item in _elements(items)))
+            return Result(_action(stated), tuple(_item(item, now) for item in _elements(items)))
         case answer if _head(answer) not in ("", "action", "done", "result"):
             return Exceptional(None, _reason(answer))
         case answer:
@@ -257,6 +281,8 @@ _AID = {"name": "name", "addresses": "addresses", "resolvers": "resolvers"}
 _DF = {"name": "name", "services": "services", **_LISTS, **_OLDER, "lease-time": "lease-time", "scope": "scope"}
 _SERVICE = {"name": "name", "type": "type", **_LISTS, **_OLDER, "ownership": "ownership", "properties": "properties"}
 _AMS = {"name": "name", "ownership": "ownership", "state": "state"}
+_PLATFORM = {"name": "name", "ap-services": "ap-services"}
+_PLATFORM_SERVICE = {"name": "name", "type": "type", "addresses": "addresses"}
 _PROPERTY = {"name": "name", "value": "value"}
 _CONSTRAINTS = {"max-depth": "max-depth", "max-results": "max-results", "search-id": "search-id"}
 _DESCRIPTIONS = ("df-agent-description", "ams-agent-description")
@@ -403,6 +429,25 @@ def _description(expression: Expression, now: float | None) -> Description:
     return _ams(expression) if _head(expression) == "ams-agent-description" else _df(expression, now)
 
 
+def _item(expression: Expression, now: float | None) -> Item:
+    if _head(expression) != "ap-description":
+        return _description(expression, now)
+    found, _ = _parameters(expression, "ap-description", _PLATFORM)
+    return PlatformDescription(
+        name=_string(found, "ap-description", "name") or "",
+        services=tuple(map(_platform_service, _elements(found.get("ap-services", (Word("set"),))))),
+    )
+
+
+def _platform_service(expression: Expression) -> PlatformService:
+    found, _ = _parameters(expression, "ap-service", _PLATFORM_SERVICE)
+    return PlatformService(
+        name=_string(found, "ap-service", "name") or "",
+        type=_string(found, "ap-service", "type") or "",
+        addresses=tuple(_strings(found, "ap-service", "addresses")),
+    )
+
+
 def _df(expression: Expression, now: float | None) -> DFAgentDescription:
     what = "df-agent-description"
     found, _ = _parameters(expression, what, _DF)
@@ -515,7 +560,13 @@ def _name_expression(name: str | None) -> Expression | None:
     return None if name is None else _aid_expression(AgentIdentifier(name))
 
 
-def _description_expression(description: Description) -> Expression:
+def _description_expression(description: Item) -> Expression:
+    if isinstance(description, PlatformDescription):
+        return _object(
+            "ap-description",
+            ("name", constant(description.name)),
+            ("ap-services", _collection("set", map(_platform_service_expression, description.services))),
+        )
     if isinstance(description, AMSAgentDescription):
         return _object(
             "ams-agent-description",
@@ -532,6 +583,15 @@ def _description_expression(description: Description) -> Expression:
         ("ontologies", _text_set(description.ontologies)),
         ("languages", _text_set(description.languages)),
         ("lease-time", None if lease is None else Word(_lease_text(lease))),
+    )
+
+
+def _platform_service_expression(service: PlatformService) -> Expression:
+    return _object(
+        "ap-service",
+        ("name", constant(service.name)),
+        ("type", constant(service.type)),
+        ("addresses", _collection("sequence", map(constant, service.addresses))),
     )
 
 

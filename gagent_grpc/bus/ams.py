@@ -1,12 +1,14 @@
 """The agent management system: who is registered, in which life-cycle state, and who holds which name.
 
 Owns: agent records and the transitions between life-cycle states (FIPA SC00023 §5). Leaves to others: sessions and
-mail (the record only points to them), the DF, what is written to a store (`bus.platform`).
+mail (the record only points to them), the DF, what is written to a store (`bus.registrations`), who watches
+(`bus.agent_events`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gagent_grpc.acl.aid import RESERVED_NAMES, check_name, check_platform, split_aid
@@ -30,6 +32,52 @@ SEQUENCES_WRITTEN_AHEAD = 10_000
 """Sequences that one write of an agent covers, so that only every so many messages need one."""
 
 
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """One line of the life-cycle table (SC00023 §5.1.2)."""
+
+    name: str
+    before: frozenset[LifeCycleState]
+    after: LifeCycleState
+    of_agent: bool
+    """The agent itself may do it."""
+    of_ams: bool
+    """The AMS may do it, which is to say whoever governs agents."""
+
+
+_ACTIVE = frozenset({LifeCycleState.ACTIVE})
+# Create, invoke, destroy and quit are not here: an agent is created and destroyed by its registration, invoked by its
+# session. An agent that was lost or waits can be suspended, too, so that it is not woken by its return.
+TRANSITIONS = (
+    Transition(
+        "suspend",
+        frozenset({LifeCycleState.ACTIVE, LifeCycleState.WAITING, LifeCycleState.UNKNOWN}),
+        LifeCycleState.SUSPENDED,
+        of_agent=True,
+        of_ams=True,
+    ),
+    Transition("resume", frozenset({LifeCycleState.SUSPENDED}), LifeCycleState.ACTIVE, of_agent=False, of_ams=True),
+    Transition("wait", _ACTIVE, LifeCycleState.WAITING, of_agent=True, of_ams=False),
+    Transition("wake up", frozenset({LifeCycleState.WAITING}), LifeCycleState.ACTIVE, of_agent=False, of_ams=True),
+    Transition("move", _ACTIVE, LifeCycleState.TRANSIT, of_agent=True, of_ams=False),
+    Transition("execute", frozenset({LifeCycleState.TRANSIT}), LifeCycleState.ACTIVE, of_agent=False, of_ams=True),
+)
+"""What changes a state by request, and who may do it."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentView:
+    """One agent as others see it at one moment."""
+
+    description: AMSAgentDescription
+    connected: bool
+    """A session of it is open."""
+    mailbox_messages: int
+    """Unsettled messages in its mailbox."""
+    ephemeral: bool
+    """Its name ends by itself after its session."""
+
+
 class AgentRecord:
     """One registered agent: what the AMS knows of it, its mailbox and its session."""
 
@@ -48,6 +96,7 @@ class AgentRecord:
         "sequences_written",
         "session",
         "state",
+        "told",
     )
 
     def __init__(self, name: str, platform: str, *, principal: str, mailbox: Mailbox, registered_at: float) -> None:
@@ -71,6 +120,8 @@ class AgentRecord:
         self.detached_at: float | None = None
         """When the last session ended, in monotonic seconds; None while one is open or none ever was."""
         self.resume_digest = b""
+        self.told: AgentView | None = None
+        """What those who watch were told last; None before they were told of it."""
 
     @property
     def deliverable(self) -> bool:
@@ -101,6 +152,15 @@ class AgentRecord:
     def description(self) -> AMSAgentDescription:
         """Return the ams-agent-description of the agent."""
         return AMSAgentDescription(name=self.aid, ownership=self.ownership or None, state=self.state)
+
+    def view(self) -> AgentView:
+        """Return the agent as others see it now."""
+        return AgentView(
+            self.description(),
+            connected=self.session is not None,
+            mailbox_messages=self.mailbox.messages + self.mailbox.reserve_messages,
+            ephemeral=self.ephemeral,
+        )
 
 
 class AgentManagementSystem:
@@ -189,8 +249,10 @@ class AgentManagementSystem:
         del self._known[record.name]
         del self._known[record.aid]
 
-    def search(self, template: AMSAgentDescription, constraints: SearchConstraints) -> list[AgentRecord]:
-        """Return the agents that match, oldest registration first; ephemeral ones only when asked for by name.
+    def search(
+        self, template: AMSAgentDescription, constraints: SearchConstraints, *, with_ephemeral: bool = False
+    ) -> list[AgentRecord]:
+        """Return the agents that match, oldest registration first; ephemeral ones only when asked for, as by name.
 
         Raises:
             UnrecognisedParameterValue: `max_results` is 0.
@@ -205,7 +267,7 @@ class AgentManagementSystem:
             record = self._known.get(template.name)
             candidates = [record] if record is not None else []
         else:
-            candidates = [record for record in self._records.values() if not record.ephemeral]
+            candidates = [record for record in self._records.values() if with_ephemeral or not record.ephemeral]
         found = []
         for record in candidates:
             if template.ownership is not None and template.ownership != record.ownership:
@@ -231,6 +293,36 @@ class AgentManagementSystem:
         """
         if record.state is LifeCycleState.ACTIVE:
             record.state = LifeCycleState.UNKNOWN
+
+    def transition(self, record: AgentRecord, wanted: LifeCycleState) -> Transition | None:
+        """Return what brings an agent to the state ``wanted``; None when it is there.
+
+        Raises:
+            PreconditionFailed: The table has no such transition.
+
+        Spec: FIPA SC00023 §5.1.2.
+        """
+        if record.state is wanted:
+            return None
+        for one in TRANSITIONS:
+            if one.after is wanted and record.state in one.before:
+                return one
+        ways = sorted({str(one.after) for one in TRANSITIONS if record.state in one.before})
+        raise PreconditionFailed(
+            f"{record.name} is {record.state}, from which no transition leads to {wanted}; "
+            + (f"possible are: {', '.join(ways)}" if ways else "it has to open a session first")
+        )
+
+    def carry_out(self, record: AgentRecord, transition: Transition) -> None:
+        """Bring an agent to its new state. One without a session is lost rather than active."""
+        if transition.name == "suspend":
+            self.suspend(record)
+        elif transition.name == "resume":
+            self.resume(record)
+        elif transition.after is LifeCycleState.ACTIVE and record.session is None:
+            record.state = LifeCycleState.UNKNOWN
+        else:
+            record.state = transition.after
 
     def suspend(self, record: AgentRecord) -> bool:
         """Suspend an agent; return whether the state changed (suspending it again changes nothing).
@@ -258,5 +350,6 @@ class AgentManagementSystem:
             if record.state in (LifeCycleState.ACTIVE, LifeCycleState.WAITING):
                 return False
             raise PreconditionFailed(f"{record.name} is {record.state}; only a suspended agent can be resumed")
-        record.state = record.resume_to if record.session is not None else LifeCycleState.UNKNOWN
+        lost = record.session is None and record.resume_to is LifeCycleState.ACTIVE
+        record.state = LifeCycleState.UNKNOWN if lost else record.resume_to
         return True

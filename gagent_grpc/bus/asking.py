@@ -11,7 +11,9 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from gagent_grpc.acl.message import ACLMessage
+from gagent_grpc.acl.performative import Performative
 from gagent_grpc.bus.ams import AgentManagementSystem, AgentRecord
+from gagent_grpc.bus.debts import OWES_ANSWER
 from gagent_grpc.bus.dedupe import Dedupe
 from gagent_grpc.bus.origins import ANONYMOUS, Origin, PlatformOrigin, Receipt
 from gagent_grpc.bus.ports import Clock, Codec
@@ -21,6 +23,11 @@ from gagent_grpc.envelope import Envelope, Outcome, Report
 from gagent_grpc.errors import InvalidArgument
 
 _log = logging.getLogger(__name__)
+
+_IN_A_ROW = 8
+"""Answers to one agent in a row that say that something was not understood for which it expects no answer."""
+_MAX_TALKATIVE = 10_000
+"""Agents of which that is counted."""
 
 
 class PlatformAgents(Protocol):
@@ -51,6 +58,8 @@ class Asking:
         self._limits = limits
         self._dedupe = dedupe
         self._agents = agents
+        self._not_understood: dict[str, int] = {}
+        """By agent, how many answers in a row said that something was not understood for which no answer was expected."""
 
     def tell(self, message: ACLMessage, record: AgentRecord) -> bool:
         """Send a message of one of the platform's agents, which it names as its sender, as ordinary mail to an agent.
@@ -81,6 +90,14 @@ class Asking:
                 origin, repeated if known == envelope.digest else used_id(number, receiver, envelope), envelope
             )
             return
+        if envelope.conversation_id or envelope.hops:
+            # An agent that answers whatever comes answers the failure, too, by which it hears of the end.
+            step = self._post.moderator.monitor.look(
+                envelope, origin.aid, f"{name}@{self._ams.platform}", self._clock.time()
+            )
+            if step is not None and step.refusal:
+                self._post.moderator.refuse(step, receiver, envelope, origin, number)
+                return
         message = self._codec.decode_acl(envelope.payload)
         if message is None:
             detail = f"{name} speaks ACL only; expected an ACL body"
@@ -97,7 +114,9 @@ class Asking:
             self._dedupe.settled(key, envelope.digest, self._clock.time())
         origin.holds.taken(name, envelope)
         origin.accepted(number, receiver, waited=False, lazy=envelope.report == Report.RECEIPT_LAZY)
-        if answer is None:
+        if self._post.traffic.watched:
+            self._post.traffic.asked(origin.aid, f"{name}@{self._ams.platform}", envelope)
+        if answer is None or self._is_talkative(origin.aid, envelope, answer):
             return
         actor = PlatformOrigin(f"{name}@{self._ams.platform}")
         try:
@@ -120,6 +139,22 @@ class Asking:
                 self._post.unheard_failures += 1
                 continue
             self._post.deliver(record, account, made, actor, 0, record.name, None, self._clock.time())
+
+    def _is_talkative(self, asker: str, envelope: Envelope, answer: ACLMessage) -> bool:
+        """Whether ``asker`` says one thing after another that is not understood and waits for no answer to any.
+
+        Most likely it answers each not-understood, and would for ever (SC00037, not-understood). A message that is understood,
+        or that waits for an answer, ends that.
+        """
+        if answer.performative is not Performative.NOT_UNDERSTOOD or envelope.performative in OWES_ANSWER:
+            self._not_understood.pop(asker, None)
+            return False
+        if len(self._not_understood) >= _MAX_TALKATIVE and asker not in self._not_understood:
+            self._not_understood.clear()
+        count = self._not_understood[asker] = self._not_understood.get(asker, 0) + 1
+        if count == _IN_A_ROW + 1:
+            _log.warning("%s goes on with what is not understood; it gets no more answers to that", asker)
+        return count > _IN_A_ROW
 
     def _answered(self, message: ACLMessage, origin: Origin) -> Iterable[AgentRecord]:
         """Return who gets the answer to ``message``: `reply_to` where it names agents of this platform, else its sender.

@@ -18,6 +18,11 @@ from gagent_grpc.envelope import Envelope, OnReceiverLost
 # Plain numbers: they are looked up for every delivered letter, and a member of an enum is ten times as dear.
 OWES_ANSWER = frozenset(int(act) for act in EXPECTS_ANSWER)
 """FIPA codes of the acts to which an answer is owed."""
+_ACCEPT_PROPOSAL = int(Performative.ACCEPT_PROPOSAL)
+MAY_OWE_ANSWER = OWES_ANSWER | {_ACCEPT_PROPOSAL}
+"""The same with those to which one may be owed; `owes_answer` tells."""
+_AWARDING = frozenset({"fipa-contract-net", "fipa-iterated-contract-net"})
+"""Protocols in which an accepted proposal is an order, whose outcome is told (SC00029 §1)."""
 DEBT_COST = 800
 """What a debt takes beside its texts, in bytes (measured)."""
 _AGREE = int(Performative.AGREE)
@@ -30,6 +35,13 @@ in the conversation of one that has, and names nothing, as simple agents do."""
 
 _Mark = tuple[str, int, str]
 """Whom the answer goes to, which of these it is, and the text."""
+
+
+def owes_answer(envelope: Envelope) -> bool:
+    """Whether whoever gets a message owes an answer to it."""
+    if envelope.performative == _ACCEPT_PROPOSAL:
+        return envelope.protocol.lower() in _AWARDING
+    return envelope.performative in OWES_ANSWER
 
 
 class Debt:
@@ -213,6 +225,13 @@ class Debts:
         debt = account.owed.get(sequence) if account is not None else None
         if debt is not None:
             self.pay(debt)
+
+    def end(self, debtor: str, asker: str, conversation_id: str) -> None:
+        """``asker`` hears otherwise that ``debtor`` answers no more in a conversation: nothing is owed in it."""
+        account = self.accounts.get(debtor)
+        for debt in list(account.owed.values()) if account is not None else ():
+            if debt.asker == asker and debt.conversation_id == conversation_id:
+                self.pay(debt)
 
     # ---- answering for the lost ------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ which entry (`bus.platform`), who is alive (`bus.ams`), the clock (each method i
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
@@ -29,8 +30,8 @@ MAX_DESCRIPTION_CHARS = 65_536
 """Most characters in all texts of one entry or template together; each text counts one more."""
 
 _OBJECT = "df-agent-description"
-# What an entry is found by: the kind of text ("type", "service-protocol", "protocol", ...) and the text.
-_Key = tuple[str, str]
+Key = tuple[str, str]
+"""What an entry is found by: the kind of text ("type", "service-protocol", "protocol", ...) and the text."""
 
 
 @dataclass(slots=True)
@@ -42,7 +43,7 @@ class _Entry:
     """Order of registration; it survives modification."""
     description: DFAgentDescription
     """With the granted lease."""
-    keys: frozenset[_Key]
+    keys: frozenset[Key]
     registered_at: float
     """Unix seconds."""
     lease_end: float
@@ -80,7 +81,7 @@ class DirectoryFacilitator:
         self._by_number: dict[int, _Entry] = {}
         # Sorted entry numbers: the smallest list that a template selects is walked in order of registration. A list
         # and not a dict, because a modification can put an old number into a young key.
-        self._index: dict[_Key, list[int]] = {}
+        self._index: dict[Key, list[int]] = {}
         # (lease end, number); items whose entry has gone or has another lease by now are skipped.
         self._leases: list[tuple[float, int]] = []
         self._next_number = 0
@@ -174,6 +175,31 @@ class DirectoryFacilitator:
         checked = self._checked(description)
         return self._install(_name_of(checked), checked, now)
 
+    def renew(self, name: str, lease_seconds: float | None, *, now: float) -> DFAgentDescription:
+        """Start the lease of an entry anew; everything else stays.
+
+        Args:
+            name: The agent.
+            lease_seconds: Lease asked for; None for as long as the one that runs.
+            now: Unix seconds.
+
+        Returns:
+            The entry as it is kept, with the granted lease.
+
+        Raises:
+            AgentNotRegistered: The agent has no entry, or its lease has ended.
+            UnrecognisedParameterValue: The lease is not a positive number.
+        """
+        entry = self._current(name, now)
+        if entry is None:
+            raise AgentNotRegistered(name, "DF")
+        description = entry.description
+        if lease_seconds is not None:
+            granted = self._granted(lease_seconds)
+            if granted != description.lease_seconds:
+                description = replace(description, lease_seconds=granted)
+        return self._install(name, description, now)
+
     def restore(self, stored: StoredDescription, *, now: float) -> bool:
         """Take over an entry as the youngest one, with its age and what is left of its lease.
 
@@ -224,6 +250,11 @@ class DirectoryFacilitator:
         entry = self._by_name.get(name)
         return None if entry is None else entry.description
 
+    def current(self, name: str, now: float) -> DFAgentDescription | None:
+        """Return the entry of an agent unless its lease has ended at ``now`` (Unix seconds); None when there is none."""
+        entry = self._current(name, now)
+        return None if entry is None else entry.description
+
     def search(
         self,
         template: DFAgentDescription,
@@ -257,7 +288,7 @@ class DirectoryFacilitator:
             raise UnrecognisedParameterValue(
                 "search-constraints", "max-results", "is 0; expected a positive number, or a negative one for all"
             )
-        _check_size(template)
+        check_size(template)
         found: list[DFAgentDescription] = []
         for entry in self._candidates(template):
             if entry.lease_end > now and live(entry.name) and self._matches(template, entry.description):
@@ -265,6 +296,36 @@ class DirectoryFacilitator:
                 if len(found) == limit:
                     break
         return found
+
+    def providers(self, service: str, *, first: int, most: int, now: float) -> tuple[int, list[tuple[int, str]]]:
+        """Return some of those who offer a service, in turn and without looking at the others.
+
+        Args:
+            service: Type of the service.
+            first: Place of the first one that is looked at; beyond the last one it begins again.
+            most: How many are looked at.
+            now: Unix seconds; entries whose lease has ended are left out.
+
+        Returns:
+            How many entries offer it, and the place and agent of each that was looked at.
+        """
+        numbers = self._index.get(("type", service), [])
+        count = len(numbers)
+        found = []
+        for place in (at % count for at in range(first, first + min(most, count))):
+            entry = self._by_number[numbers[place]]
+            if entry.lease_end > now:
+                found.append((place, entry.name))
+        return count, found
+
+    def service_types(self, most: int) -> list[str]:
+        """Return types of services that are registered, at most ``most``."""
+        return list(itertools.islice((text for kind, text in self._index if kind == "type"), most))
+
+    def offers(self, name: str, service: str, *, now: float) -> bool:
+        """Return whether an agent offers a service of this type."""
+        entry = self._by_name.get(name)
+        return entry is not None and ("type", service) in entry.keys and entry.lease_end > now
 
     def expire(self, now: float) -> list[str]:
         """Remove the entries whose lease has ended at ``now`` (Unix seconds) and return their names, in that order."""
@@ -281,7 +342,7 @@ class DirectoryFacilitator:
         """Return the entry with completed services and the granted lease."""
         if not description.name:
             raise MissingParameter(_OBJECT, "name")
-        _check_size(description)
+        check_size(description)
         services = tuple(_named(service) for service in description.services)
         return replace(description, services=services, lease_seconds=self._granted(description.lease_seconds))
 
@@ -311,7 +372,7 @@ class DirectoryFacilitator:
         self, name: str, description: DFAgentDescription, now: float, registered_at: float, lease_end: float
     ) -> DFAgentDescription:
         """Keep a checked entry in the place of the current one, whose age it gets, or as the youngest."""
-        keys = frozenset(_keys(description))
+        keys = frozenset(keys_of(description))
         entry = self._current(name, now)
         if entry is None:
             if name not in self._by_name:
@@ -347,7 +408,7 @@ class DirectoryFacilitator:
         del self._by_number[entry.number]
         self._reindex(entry, frozenset())
 
-    def _reindex(self, entry: _Entry, keys: frozenset[_Key]) -> None:
+    def _reindex(self, entry: _Entry, keys: frozenset[Key]) -> None:
         """Find ``entry`` by ``keys`` and by nothing else from now on."""
         for key in entry.keys - keys:
             numbers = self._index[key]
@@ -363,7 +424,7 @@ class DirectoryFacilitator:
         if template.name is not None:
             entry = self._by_name.get(template.name)
             return iter(()) if entry is None else iter((entry,))
-        keys = list(_keys(template))
+        keys = list(keys_of(template))
         if not keys:
             return iter(self._by_number.values())
         rarest = min((self._index.get(key, ()) for key in keys), key=len)
@@ -383,8 +444,12 @@ def _named(service: ServiceDescription) -> ServiceDescription:
     return service if service.name else replace(service, name=service.type)
 
 
-def _check_size(description: DFAgentDescription) -> None:
-    """Refuse an entry or template that is over a limit."""
+def check_size(description: DFAgentDescription) -> int:
+    """Return the characters of an entry or template that is within the limits.
+
+    Raises:
+        UnrecognisedParameterValue: It has too many services, too many characters, or some that are no valid Unicode.
+    """
     count = len(description.services)
     if count > MAX_SERVICES:
         raise UnrecognisedParameterValue(_OBJECT, "services", f"has {count:,} elements; the limit is {MAX_SERVICES}")
@@ -398,6 +463,7 @@ def _check_size(description: DFAgentDescription) -> None:
     except UnicodeEncodeError:
         why = "holds half of a surrogate pair; expected valid Unicode"
         raise UnrecognisedParameterValue(_OBJECT, "services", why) from None
+    return size
 
 
 def _texts(description: DFAgentDescription) -> Iterator[str]:
@@ -416,7 +482,7 @@ def _texts(description: DFAgentDescription) -> Iterator[str]:
             yield prop.value or ""
 
 
-def _keys(description: DFAgentDescription) -> Iterator[_Key]:
+def keys_of(description: DFAgentDescription) -> Iterator[Key]:
     """Yield what an entry is found by, which is as well what a template needs an entry to have."""
     for service in description.services:
         if service.type is not None:

@@ -14,8 +14,10 @@ from gagent_grpc.bus.lost import LostDebtors
 from gagent_grpc.bus.ports import Clock, Store
 from gagent_grpc.bus.post import Post
 from gagent_grpc.bus.registrations import Registrations
+from gagent_grpc.bus.rerouting import Rerouting
 from gagent_grpc.bus.session import EXPIRED
 from gagent_grpc.bus.sessions import Sessions
+from gagent_grpc.bus.tasking import Tasking
 from gagent_grpc.config import BusLimits
 from gagent_grpc.envelope import DeadReason
 
@@ -33,8 +35,10 @@ class Housekeeping:
         sessions: Sessions,
         post: Post,
         lost: LostDebtors,
+        rerouting: Rerouting,
         dedupe: Dedupe,
         dead_letters: DeadLetters,
+        tasks: Tasking,
         store: Store,
         clock: Clock,
         limits: BusLimits,
@@ -44,8 +48,10 @@ class Housekeeping:
         self._sessions = sessions
         self._post = post
         self._lost = lost
+        self._rerouting = rerouting
         self._dedupe = dedupe
         self._dead_letters = dead_letters
+        self._tasks = tasks
         self._store = store
         self._clock = clock
         self._limits = limits
@@ -55,6 +61,7 @@ class Housekeeping:
         """Let lanes go on whose time has come, and what `keep_house` left for a moment with less to do."""
         if self._lost.is_behind:
             self._lost.look()
+        self._registrations.catch_up()
         now = self._clock.monotonic()
         for record in list(self._post.holding):
             if record.mailbox.release_due(now) and record.session is not None:
@@ -68,8 +75,12 @@ class Housekeeping:
         self._sessions.keep_alive(now)
         wall = self._clock.time()
         self._registrations.expire(wall)
+        # Before mail expires: a task whose deadline passed takes its message with it.
+        self._tasks.look()
         self._expire_mail(self._ams, wall)
         self._lost.look()
+        self._post.moderator.look(wall)
+        self._rerouting.look()
         for record in [one for one in self._ams if one.ephemeral and one.session is None]:
             if record.detached_at is not None and now - record.detached_at > self._limits.resume_grace:
                 self._registrations.remove(record, "its ephemeral name ended")

@@ -282,7 +282,7 @@ class Mailbox:
             while queue and room > 0:
                 letters = queue.turn
                 most = min(room, queue.left, len(letters))
-                gone = 0
+                gone, before = 0, len(taken)
                 blocked = alone = False
                 while gone < most:
                     letter = letters[0]
@@ -320,7 +320,8 @@ class Mailbox:
                     return taken
                 if blocked:
                     break
-                room -= gone
+                # What waits in a lane, or is given up, takes no room of what may go out.
+                room -= len(taken) - before
             if batch >= batch_bytes:
                 break
         return taken
@@ -410,6 +411,8 @@ class Mailbox:
                 self._leave_flight(letter.sequence)
                 letter.redelivered = True
                 letter.suspect = False
+                if letter.sequence == self._alone:
+                    self._alone = 0
                 letter.attempt -= 1
                 self._returned[letter.sequence] = letter
                 self._note_expiry(letter)
@@ -450,6 +453,9 @@ class Mailbox:
         """
         in_hand = [*self._in_flight.values(), *self._returned.values()]
         waiting = list(self._in_flight.values())
+        if not lost:
+            # Nothing is suspect any more, and need not be by itself when it comes again.
+            self._alone = 0
         for letter in waiting:
             letter.redelivered = True
             letter.suspect = lost

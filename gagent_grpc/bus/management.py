@@ -2,7 +2,8 @@
 
 Owns: the conversation. What is asked is carried out by `bus.platform`, as for a call. FIPA's order of tests holds: is
 the act understood, is the function there, is it allowed, is it well formed. An action that is done at once is answered
-without an `agree` before it (SC00023 §6, SC00026).
+without an `agree` before it (SC00023 §6, SC00026). The `df` takes a `subscribe`, too, whose content is a search, and the
+`cancel` of it (SC00035); what matches is told by `bus.subscriptions`, all of it, whatever max-results says.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar, assert_never
 from gagent_grpc.acl import management_json, sl0
 from gagent_grpc.acl.aid import AgentIdentifier
 from gagent_grpc.acl.descriptions import AMSAgentDescription, DFAgentDescription
-from gagent_grpc.acl.management import ONTOLOGY, Description, ManagementFunction, ManagementRequest
+from gagent_grpc.acl.management import ONTOLOGY, Item, ManagementFunction, ManagementRequest
 from gagent_grpc.acl.message import AUTOMATIC, ACLMessage
 from gagent_grpc.acl.performative import NEVER_ANSWERED, Performative
 from gagent_grpc.errors import (
@@ -25,17 +26,19 @@ from gagent_grpc.errors import (
     MissingParameter,
     ResourceExhausted,
     Unauthorised,
+    UnrecognisedParameterValue,
     UnsupportedFunction,
 )
 
 if TYPE_CHECKING:
+    from gagent_grpc.bus.ams import AgentRecord
     from gagent_grpc.bus.platform import Caller, Platform
 
 _log = logging.getLogger(__name__)
 
 _Result = TypeVar("_Result")
 
-Found = Iterable[Description] | None
+Found = Iterable[Item] | None
 """What was found, made one by one as it is written; or None for "done"."""
 
 
@@ -50,16 +53,25 @@ class ManagementAgents:
         if message.performative in NEVER_ANSWERED:
             return None
         actor = f"{name}@{self._platform.name}"
-        written = _Sl0(message, actor) if _speaks_sl0(message) else _Json(message, actor)
-        if message.performative is not Performative.REQUEST:
-            return self._reply(actor, message, Performative.NOT_UNDERSTOOD, written.unsupported_act())
+        form = _Sl0 if _speaks_sl0(message) else _Json
+        written = form(message, actor, self._platform.limits.max_message_bytes)
+        if message.performative not in _ACTS[name]:
+            return self._reply(actor, message, Performative.NOT_UNDERSTOOD, written.unsupported_act(_ACTS[name]))
         if message.ontology is not None and message.ontology.lower() != ONTOLOGY:
-            return self._reply(actor, message, Performative.NOT_UNDERSTOOD, written.unsupported_value("ontology"))
+            return self._reply(
+                actor, message, Performative.NOT_UNDERSTOOD, written.unsupported_value("ontology", message.ontology)
+            )
         try:
-            request = written.request(self._platform.now())
             caller = self._platform.caller_for(sender)
-            outcome = self._ams(request, caller) if name == "ams" else self._df(request, caller)
-            content = written.outcome(outcome, self._platform.limits.max_message_bytes)
+            if message.performative is Performative.SUBSCRIBE:
+                self._subscribe(message, written, caller)
+                return None
+            if message.performative is Performative.CANCEL:
+                content = self._platform.subscriptions.cancel(_agent_of(caller), message)
+            else:
+                request = written.request(message, self._platform.now())
+                outcome = self._ams(request, caller) if name == "ams" else self._df(request, caller)
+                content = written.outcome(outcome)
         except BusError as error:
             act = Performative.parse(error.act) if error.act else Performative.FAILURE
             return self._reply(actor, message, act, written.exception(error))
@@ -79,7 +91,7 @@ class ManagementAgents:
         if function is ManagementFunction.SEARCH:
             return (record.description() for record in platform.search_agents(described, request.constraints))
         if function is ManagementFunction.GET_DESCRIPTION:
-            return (AMSAgentDescription(name=request.actor, ownership=f"platform {platform.name}"),)
+            return (platform.get_description(),)
         if function is ManagementFunction.REGISTER:
             if described.name is None:
                 raise MissingParameter("ams-agent-description", "name")
@@ -91,7 +103,9 @@ class ManagementAgents:
             platform.deregister(described.name or _own_name(caller), caller)
             return None
         if function is ManagementFunction.MODIFY:
-            raise UnsupportedFunction(f"the AMS does not serve {function.value} yet")
+            if described.name is None:
+                raise MissingParameter("ams-agent-description", "name")
+            return (platform.modify_agent(described, caller).description(),)
         assert_never(function)
 
     def _df(self, request: ManagementRequest, caller: Caller) -> Found:
@@ -111,6 +125,15 @@ class ManagementAgents:
             raise UnsupportedFunction("get-description is a function of the AMS; the DF has search")
         assert_never(function)
 
+    def _subscribe(self, message: ACLMessage, written: _Sl0 | _Json, caller: Caller) -> None:
+        """Begin a subscription; the informs about it are its answers."""
+        record = _agent_of(caller)
+        request = written.request(message, self._platform.now())
+        if request.function is not ManagementFunction.SEARCH:
+            raise UnrecognisedParameterValue("subscribe", "content", f"is {request.function.value}; expected search")
+        described = request.description if isinstance(request.description, DFAgentDescription) else DFAgentDescription()
+        self._platform.subscribe_to_descriptions(record, message, described, written)
+
     @staticmethod
     def _reply(actor: str, message: ACLMessage, act: Performative, content: str) -> ACLMessage:
         return message.create_reply(
@@ -123,10 +146,23 @@ class ManagementAgents:
         )
 
 
+_ACTS = {
+    "ams": (Performative.REQUEST,),
+    "df": (Performative.REQUEST, Performative.SUBSCRIBE, Performative.CANCEL),
+}
+"""Acts that each agent understands."""
+
+
 def _own_name(caller: Caller) -> str:
     if caller.agent is None:
         raise Unauthorised("nobody in particular cannot deregister itself; name an agent")
     return caller.agent.name
+
+
+def _agent_of(caller: Caller) -> AgentRecord:
+    if caller.agent is None:
+        raise Unauthorised("nobody in particular has no mailbox, in which to be told; open a session")
+    return caller.agent
 
 
 def _speaks_sl0(message: ACLMessage) -> bool:
@@ -162,71 +198,85 @@ def _fitting(results: Iterable[_Result], size_of: Callable[[_Result], int], limi
 
 
 class _Sl0:
-    """A request and its answers in fipa-sl0."""
+    """A request or a subscription and its answers in fipa-sl0. Keeps nothing of the message but its action."""
 
-    def __init__(self, message: ACLMessage, actor: str) -> None:
-        self._message = message
+    def __init__(self, message: ACLMessage, actor: str, limit: int) -> None:
+        """Make the form of the answers to ``message``; none of them has more than ``limit`` characters."""
+        self._act = message.performative
         self._actor = actor
+        self._limit = limit
         self._action: sl0.Action | None = None
 
-    def request(self, now: float) -> ManagementRequest:
-        self._action = sl0.parse_action(_text_of(self._message))
+    def request(self, message: ACLMessage, now: float) -> ManagementRequest:
+        subscribes = message.performative is Performative.SUBSCRIBE
+        parse = sl0.parse_subscription if subscribes else sl0.parse_action
+        self._action = parse(_text_of(message))
         asked = sl0.request_of(self._action, now=now)
         # Whoever is named as the actor, the message came here.
         return ManagementRequest(self._actor, asked.function, asked.description, asked.constraints)
 
-    def outcome(self, found: Found, limit: int) -> str:
+    def outcome(self, found: Found) -> str:
         action = self._action
         assert action is not None
         if found is None:
             return sl0.print_answer(sl0.Done(action))
         around = len(sl0.print_answer(sl0.Result(action, ())))
 
-        def size_of(one: Description) -> int:
+        def size_of(one: Item) -> int:
             return len(sl0.print_answer(sl0.Result(action, (one,)))) - around
 
-        return sl0.print_answer(sl0.Result(action, tuple(_fitting(found, size_of, limit))))
+        return sl0.print_answer(sl0.Result(action, tuple(_fitting(found, size_of, self._limit))))
+
+    def informed(self, found: Iterable[DFAgentDescription]) -> str:
+        return self.outcome(found)
+
+    def cancelled(self) -> str:
+        return self.outcome(None)
 
     def exception(self, error: BusError) -> str:
         return sl0.print_answer(sl0.Exceptional(self._action, sl0.reason_of(error, self._action)))
 
-    def unsupported_act(self) -> str:
-        return sl0.print_answer(
-            sl0.Exceptional(None, sl0.Reason("unsupported-act", (self._message.performative.text,)))
-        )
+    def unsupported_act(self, expected: Iterable[Performative]) -> str:
+        return sl0.print_answer(sl0.Exceptional(None, sl0.Reason("unsupported-act", (self._act.text,))))
 
-    def unsupported_value(self, parameter: str) -> str:
+    def unsupported_value(self, parameter: str, value: str) -> str:
         return sl0.print_answer(sl0.Exceptional(None, sl0.Reason("unsupported-value", (parameter,))))
 
 
 class _Json:
-    """A request and its answers in JSON: `{"result": [...]}`, `{"done": FUNCTION}` or `{"error": REASON, ...}`."""
+    """The same in JSON: `{"result": [...]}`, `{"done": FUNCTION}` or `{"error": REASON, ...}`."""
 
-    def __init__(self, message: ACLMessage, actor: str) -> None:
-        self._message = message
+    def __init__(self, message: ACLMessage, actor: str, limit: int) -> None:
+        self._act = message.performative
         self._actor = actor
+        self._limit = limit
         self._function = ""
 
-    def request(self, now: float) -> ManagementRequest:
-        asked = management_json.parse_request(_text_of(self._message), actor=self._actor)
+    def request(self, message: ACLMessage, now: float) -> ManagementRequest:
+        asked = management_json.parse_request(_text_of(message), actor=self._actor)
         self._function = asked.function.value
         return asked
 
-    def outcome(self, found: Found, limit: int) -> str:
+    def outcome(self, found: Found) -> str:
         if found is None:
             return json.dumps({"done": self._function})
         results = (json.dumps(management_json.description_to_json(one)) for one in found)
-        return f'{{"result": [{", ".join(_fitting(results, len, limit))}]}}'
+        return f'{{"result": [{", ".join(_fitting(results, len, self._limit))}]}}'
+
+    def informed(self, found: Iterable[DFAgentDescription]) -> str:
+        return self.outcome(found)
+
+    def cancelled(self) -> str:
+        return json.dumps({"done": "cancel"})
 
     def exception(self, error: BusError) -> str:
         return json.dumps({"error": error.reason, "detail": str(error)})
 
-    def unsupported_act(self) -> str:
-        detail = f"{self._message.performative} is not served; expected request"
+    def unsupported_act(self, expected: Iterable[Performative]) -> str:
+        detail = f"{self._act} is not served; expected {' or '.join(map(str, expected))}"
         return json.dumps({"error": "unsupported-act", "detail": detail})
 
-    def unsupported_value(self, parameter: str) -> str:
-        value = getattr(self._message, parameter)
+    def unsupported_value(self, parameter: str, value: str) -> str:
         return json.dumps(
             {"error": "unsupported-value", "detail": f"{parameter} {value!r}; expected {ONTOLOGY!r} or none"}
         )

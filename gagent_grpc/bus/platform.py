@@ -12,6 +12,8 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable
 
+from gagent_grpc.acl.descriptions import PlatformDescription, PlatformService
+from gagent_grpc.bus.agent_events import AgentEvents
 from gagent_grpc.bus.ams import AgentManagementSystem
 from gagent_grpc.bus.asking import Asking
 from gagent_grpc.bus.callers import Caller, Callers
@@ -22,13 +24,20 @@ from gagent_grpc.bus.hints import Hints
 from gagent_grpc.bus.housekeeping import Housekeeping
 from gagent_grpc.bus.lost import LostDebtors
 from gagent_grpc.bus.management import ManagementAgents
+from gagent_grpc.bus.offers import Offers
 from gagent_grpc.bus.ports import Clock, Codec, Commit, Store
 from gagent_grpc.bus.post import Post
+from gagent_grpc.bus.publication import Gaps
 from gagent_grpc.bus.redrive import Redrives
 from gagent_grpc.bus.registrations import Registrations
+from gagent_grpc.bus.rerouting import Rerouting
 from gagent_grpc.bus.restore import restore
+from gagent_grpc.bus.roles import Roles
 from gagent_grpc.bus.router import Router
 from gagent_grpc.bus.sessions import Hello, Opened, Sessions
+from gagent_grpc.bus.subscriptions import Subscriptions
+from gagent_grpc.bus.tasking import Tasking
+from gagent_grpc.bus.topics import Topics
 from gagent_grpc.config import BusLimits
 from gagent_grpc.errors import StoreUnavailable
 
@@ -46,6 +55,8 @@ class Platform:
     def __init__(self, name: str, store: Store, codec: Codec, clock: Clock, limits: BusLimits) -> None:
         self.name = name
         self.limits = limits
+        self.addresses: list[str] = []
+        """Where the platform is reached, `host:port`; whoever serves it adds to them."""
         self._store = store
         self._codec = codec
         self._clock = clock
@@ -59,10 +70,35 @@ class Platform:
         self.post = Post(self.ams, store, codec, clock, limits, self._dedupe, self.dead_letters)
         self.asking = Asking(self.ams, self.post, codec, clock, limits, self._dedupe, ManagementAgents(self))
         self.redrives = Redrives(self.ams, self.post, codec, clock, self.dead_letters, hints)
-        self.router = Router(self.ams, self.post, self.asking, codec, clock, limits, hints)
+        self._topics = topics = Topics()
+        gaps, roles = Gaps(), Roles(self.ams, self.df)
+        self.router = Router(self.ams, self.post, self.asking, roles, topics, gaps, codec, clock, limits, hints)
+        rerouting = Rerouting(self.ams, self.post, roles, store, clock)
+        self.tasks = Tasking(self.ams, self.post, roles, self._dedupe, store, codec, clock, limits)
+        self.router.tasks = self.post.tasks = self.tasks
+        rerouting.tasks = self.tasks.table.letters
         lost = LostDebtors(self.ams, self.post, clock, limits)
         self._callers = Callers(self.ams)
-        self._registrations = Registrations(self.ams, self.df, self._callers, self.post, lost, store, clock, limits)
+        self._events = AgentEvents(self.ams, clock, limits)
+        offers = Offers(self.ams, self.df, clock, limits)
+        self.subscriptions = Subscriptions(self.ams, offers, self.asking.tell, per_agent=limits.df_subscriptions)
+        self._registrations = Registrations(
+            self.ams,
+            self.df,
+            self._callers,
+            self._events,
+            offers,
+            self.subscriptions,
+            self.post,
+            lost,
+            rerouting,
+            topics,
+            gaps,
+            store,
+            clock,
+            limits,
+        )
+        self._registrations.tasks = self.tasks
         self._sessions = Sessions(
             self.ams,
             self.df,
@@ -70,6 +106,9 @@ class Platform:
             self._callers,
             self.router,
             self.post,
+            topics,
+            gaps,
+            rerouting,
             store,
             clock,
             limits,
@@ -81,8 +120,10 @@ class Platform:
             self._sessions,
             self.post,
             lost,
+            rerouting,
             self._dedupe,
             self.dead_letters,
+            self.tasks,
             store,
             clock,
             limits,
@@ -91,16 +132,22 @@ class Platform:
         self.attach = self._sessions.attach
         self.bye = self._sessions.bye
         self.detach = self._sessions.detach
+        self.subscribe = self._sessions.subscribe
         self.drain = self._sessions.drain
         self.register = self._registrations.register
         self.deregister = self._registrations.deregister
         self.suspend = self._registrations.suspend
         self.resume = self._registrations.resume
+        self.modify_agent = self._registrations.modify_agent
         self.search_agents = self._registrations.search_agents
+        self.watch_agents = self._registrations.watch_agents
         self.register_description = self._registrations.register_description
         self.modify_description = self._registrations.modify_description
+        self.renew_description = self._registrations.renew_description
         self.deregister_description = self._registrations.deregister_description
         self.search_descriptions = self._registrations.search_descriptions
+        self.watch_descriptions = self._registrations.watch_descriptions
+        self.subscribe_to_descriptions = self._registrations.subscribe
         self.agent_of = self._callers.agent_of
         self.release_lanes = house.release_lanes
         self.keep_house = house.keep_house
@@ -123,6 +170,18 @@ class Platform:
         """Return the caller that a message of ``aid`` stands for."""
         return self._callers.standing_for(self.post.sender_of(aid))
 
+    def get_description(self) -> PlatformDescription:
+        """Describe the platform and what it offers itself (FIPA SC00023 §6.1.5)."""
+        where = tuple(self.addresses)
+        return PlatformDescription(
+            self.name,
+            (
+                PlatformService(f"ams@{self.name}", "fipa.agent-management.ams", where),
+                PlatformService(f"df@{self.name}", "fipa.agent-management.df", where),
+                PlatformService("gagent.v1.BusService", "fipa.mts", where),
+            ),
+        )
+
     def now(self) -> float:
         """Return the time of the platform's clock, in Unix seconds."""
         return self._clock.time()
@@ -137,12 +196,14 @@ class Platform:
             ConfigurationError: The store belongs to another program or is open elsewhere.
             StoreUnavailable: The store cannot be read.
         """
+        stored = await self._store.open()
         restore(
-            await self._store.open(),
+            stored,
             ams=self.ams,
             df=self.df,
             post=self.post,
             dedupe=self._dedupe,
+            topics=self._topics,
             dead_letters=self.dead_letters,
             store=self._store,
             codec=self._codec,
@@ -151,7 +212,12 @@ class Platform:
             max_deliveries=self.limits.max_deliveries,
         )
         self._callers.restore()
-        tick = min(1.0, self.limits.heartbeat_interval / 4, self.limits.resume_grace / 4)
+        self._events.restore()
+        self.tasks.restore(stored.tasks)
+        del stored
+        limits = self.limits
+        shortest = min(limits.heartbeat_interval, limits.resume_grace, limits.task_lease, limits.task_cancel_grace, 4.0)
+        tick = shortest / 4
         work = (self._commits(), self._every(_HELD_LANES_TICK, self.release_lanes), self._every(tick, self.keep_house))
         tasks = [asyncio.create_task(one) for one in work]
         clean = False

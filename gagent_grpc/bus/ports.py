@@ -13,7 +13,8 @@ from typing import Protocol
 
 from gagent_grpc.acl.descriptions import DFAgentDescription, LifeCycleState
 from gagent_grpc.acl.message import ACLMessage
-from gagent_grpc.envelope import DeadReason, Envelope
+from gagent_grpc.acp.task_messages import TaskMessage
+from gagent_grpc.envelope import DeadReason, Envelope, Priority
 
 
 class Clock(Protocol):
@@ -39,12 +40,58 @@ class Codec(Protocol):
         """
         ...
 
+    def decode_stored(self, payload: bytes, *, digest: bytes) -> Envelope:
+        """Return the envelope of a message that `decode` took before, where it can without reading the body.
+
+        Raises:
+            InvalidArgument: It is no valid message, as far as it is read.
+        """
+        ...
+
     def encode(self, message: ACLMessage, *, message_id: str) -> bytes:
         """Return the encoded `BusMessage` around a message that the platform itself writes."""
         ...
 
     def decode_acl(self, payload: bytes) -> ACLMessage | None:
         """Return the ACL message in an encoded `BusMessage`; None when its body is not ACL."""
+        ...
+
+    def decode_task(self, payload: bytes) -> TaskMessage | None:
+        """Return what an encoded `BusMessage` says of a task; None when it is not about one.
+
+        Raises:
+            InvalidArgument: A number in it is none that it can be.
+        """
+        ...
+
+    def encode_task(
+        self,
+        message: TaskMessage,
+        *,
+        source: str,
+        target: str,
+        message_id: str,
+        in_reply_to: str = "",
+        priority: Priority = Priority.NORMAL,
+        expires_at: float = 0.0,
+        resend: bool = False,
+    ) -> bytes:
+        """Return the encoded `BusMessage` around a message about a task.
+
+        Args:
+            message: What it says.
+            source: Who sends it, `name@platform`.
+            target: Whom it is for.
+            message_id: Its id.
+            in_reply_to: Id of the message that it answers; "" for none.
+            priority: Its urgency.
+            expires_at: When it stops being of use, in Unix seconds; 0.0 for never.
+            resend: It may have been delivered before.
+        """
+        ...
+
+    def complete_delegation(self, payload: bytes, *, task_id: str, message_id: str) -> bytes:
+        """Return an encoded DELEGATE with the ids that its sender left out."""
         ...
 
 
@@ -147,6 +194,18 @@ class StoredDescription:
 
 
 @dataclass(slots=True)
+class StoredTask:
+    """What a store keeps of one delegated task: texts, whose meaning is that of `bus.task_records`."""
+
+    number: int
+    """Rising in the order of delegation."""
+    parts: dict[str, str] = field(default_factory=dict)
+    """By name: what was delegated, its state, its checkpoint. Written apart, as they change at different times."""
+    events: list[tuple[int, str]] = field(default_factory=list)
+    """Sequence and text, by sequence, rising."""
+
+
+@dataclass(slots=True)
 class StoredPlatform:
     """Everything a store holds, read once at the start."""
 
@@ -160,10 +219,14 @@ class StoredPlatform:
     """Oldest first."""
     descriptions: list[StoredDescription] = field(default_factory=list)
     """Entries of the DF, oldest registration first."""
+    topics: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Subscriptions to topics, by the local name of the agent."""
     dead_letters: list[StoredDeadLetter] = field(default_factory=list)
     """By number, rising."""
     next_dead_letter: int = 1
     """A number above that of every dead letter, also of those that are gone."""
+    tasks: list[StoredTask] = field(default_factory=list)
+    """By number, rising."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +291,7 @@ class Store(Protocol):
         ...
 
     def remove_agent(self, name: str) -> None:
-        """Remove an agent, its messages and its DF entry."""
+        """Remove an agent, its messages, its DF entry and its subscriptions."""
         ...
 
     def put_description(self, entry: StoredDescription) -> None:
@@ -237,6 +300,26 @@ class Store(Protocol):
 
     def remove_description(self, name: str) -> None:
         """Remove a DF entry."""
+        ...
+
+    def put_topics(self, name: str, topics: Sequence[str]) -> None:
+        """Write the subscriptions of an agent in the place of the former ones; none at all removes them."""
+        ...
+
+    def put_task(self, number: int, part: str, body: str) -> None:
+        """Write one part of a delegated task, new or changed."""
+        ...
+
+    def add_task_event(self, number: int, sequence: int, body: str) -> None:
+        """Add an event of a task."""
+        ...
+
+    def trim_task_events(self, number: int, before: int) -> None:
+        """Forget the events of a task whose sequence is below ``before``."""
+        ...
+
+    def remove_task(self, number: int) -> None:
+        """Remove a task with all its parts and events. Its number is not used again while the store is open."""
         ...
 
     def prune_keys(self, settled_before: float, keep: int) -> None:

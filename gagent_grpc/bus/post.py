@@ -14,6 +14,7 @@ import secrets
 import uuid
 from collections import deque
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from gagent_grpc.acl.aid import AgentIdentifier
 from gagent_grpc.acl.management import ONTOLOGY
@@ -21,14 +22,19 @@ from gagent_grpc.acl.message import AUTOMATIC, ACLMessage
 from gagent_grpc.acl.performative import NEVER_ANSWERED, Performative
 from gagent_grpc.bus.ams import SEQUENCES_WRITTEN_AHEAD, AgentManagementSystem, AgentRecord
 from gagent_grpc.bus.dead_letters import DeadLetters
-from gagent_grpc.bus.debts import OWES_ANSWER, Debt, Debts
+from gagent_grpc.bus.debts import MAY_OWE_ANSWER, Debt, Debts, owes_answer
 from gagent_grpc.bus.dedupe import Dedupe, Key
 from gagent_grpc.bus.mailbox import RESERVE_SHARE, Account, Letter
+from gagent_grpc.bus.moderator import Ended, Moderator
 from gagent_grpc.bus.origins import ANONYMOUS, Origin, PlatformOrigin, Receipt
 from gagent_grpc.bus.ports import Clock, Codec, Commit, Store, StoredDeadLetter, StoredKey, StoredMessage
+from gagent_grpc.bus.traffic import Traffic
 from gagent_grpc.config import BusLimits
 from gagent_grpc.envelope import DeadReason, Envelope, Outcome, Report
 from gagent_grpc.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from gagent_grpc.bus.tasking import Tasking
 
 _log = logging.getLogger(__name__)
 
@@ -117,6 +123,13 @@ class Post:
             closed_age=limits.dedupe_window,
         )
         """Answers that agents owe."""
+        self.traffic = Traffic(clock, ams.platform, most=limits.traffic_watches)
+        """Those who watch what passes."""
+        self.moderator = Moderator(self, ams, codec, limits, self.traffic)
+        """Keeps conversations within their limits."""
+        self._look = self.moderator.monitor.look
+        self.tasks: Tasking | None = None
+        """Delegated tasks, whose delegators hear by them what becomes of a DELEGATE."""
         self.unheard_failures = 0
         """Failures of the platform that found no mailbox or no room in its reserve."""
 
@@ -195,7 +208,7 @@ class Post:
         key = None
         # Nobody in particular is many senders, and their ids are not unique among them.
         if envelope.id and origin.aid != ANONYMOUS:
-            key = (origin.aid, envelope.id, addressed(record, via) if via else record.name)
+            key = (origin.aid, envelope.id, addressed(record.name, via) if via else record.name)
             written = self._being_written.get(key) if self._being_written else None
             if written is not None and self._ams.find(written.record.aid) is not written.record:
                 # Written for an agent that is gone.
@@ -222,6 +235,12 @@ class Post:
         if self.store_failure and (detail := self.cannot_store(envelope)):
             self.refuse(origin, Receipt(number, receiver, Outcome.UNREACHABLE, detail), envelope)
             return
+        step = None
+        if envelope.conversation_id or envelope.hops:
+            step = self._look(envelope, origin.aid, record.aid, now, via)
+            if step is not None and step.refusal:
+                self.moderator.refuse(step, receiver, envelope, origin, number)
+                return
         mailbox = record.mailbox
         size = len(envelope.payload)
         cost = size + LETTER_COST
@@ -235,9 +254,22 @@ class Post:
             self.refuse(origin, Receipt(number, receiver, Outcome.MAILBOX_FULL, detail, 0.1), envelope)
             return
         self._mail_bytes += cost
+        flag = "" if step is None else self.moderator.monitor.take(step, now)
+        if step is not None and flag and not self.moderator.allows(flag, step, receiver, envelope, origin, number):
+            letter = Letter(0, envelope, origin.aid, "", via, now)
+            letter.account = account
+            mailbox.release(letter)
+            self._uncount(letter)
+            return
         if origin.holds:
             origin.holds.taken(self.local(receiver), envelope)
-        self.deliver(record, account, envelope, origin, number, receiver, key, now, debt=debt, via=via)
+        self.deliver(record, account, envelope, origin, number, receiver, key, now, debt=debt, via=via, flag=flag)
+
+    def is_known(self, origin: Origin, receiver: str, envelope: Envelope) -> bool:
+        """Return whether this very message was accepted before for a receiver."""
+        if not envelope.id or origin.aid == ANONYMOUS:
+            return False
+        return self._dedupe.find((origin.aid, envelope.id, receiver)) == envelope.digest
 
     def deliver(
         self,
@@ -253,6 +285,8 @@ class Post:
         debt: Debt | None = None,
         dead: StoredDeadLetter | None = None,
         via: str = "",
+        message_id: str = "",
+        flag: str = "",
     ) -> None:
         """Make a letter of a message for which room is reserved, and put it into the mailbox now or with its commit.
 
@@ -260,9 +294,11 @@ class Post:
         called as before, and is flagged.
         """
         sequence = record.mailbox.take_sequence()
-        message_id = envelope.id or f"{self._run}-{next(self._given_ids)}"
+        message_id = envelope.id or message_id or f"{self._run}-{next(self._given_ids)}"
         letter = Letter(sequence, envelope, origin.aid, message_id, via, now)
         letter.account = account
+        if flag and self.traffic.watched:
+            self.traffic.flag(letter, flag)
         if dead is not None:
             letter.message_id, letter.via = dead.message_id, dead.via
             letter.redelivered = True
@@ -290,6 +326,7 @@ class Post:
             except InvalidArgument as error:
                 record.mailbox.release(letter)
                 self._uncount(letter)
+                self._not_taken(record, letter)
                 self.refuse(origin, Receipt(number, receiver, Outcome.INVALID, str(error), field=error.field), envelope)
                 return
             writing = _Writing(position, record, letter, origin, number, receiver, key)
@@ -309,6 +346,8 @@ class Post:
         if key is not None:
             self._dedupe.accepted(key, letter.envelope.digest)
         self.accepted_messages += 1
+        if self.traffic.watched:
+            self.traffic.accepted(record.aid, letter)
         record.mailbox.put(letter)
         if record.session is not None:
             record.session.wake()
@@ -318,7 +357,7 @@ class Post:
         letter.account = record.mailbox.reserve_over(letter.size, letter.sender)
         self._mail_bytes += letter.size + LETTER_COST
         if letter.envelope.id and letter.sender != ANONYMOUS:
-            key = (letter.sender, letter.envelope.id, addressed(record, letter.via))
+            key = (letter.sender, letter.envelope.id, addressed(record.name, letter.via))
             self._dedupe.accepted(key, letter.envelope.digest)
         record.mailbox.put(letter)
 
@@ -372,6 +411,7 @@ class Post:
         """A letter did not become durable, or its receiver is gone: nobody was reached."""
         one.record.mailbox.release(one.letter)
         self._uncount(one.letter)
+        self._not_taken(one.record, one.letter)
         envelope = one.letter.envelope
         debt = one.debt
         if debt is not None and one.debtor is not None and self._ams.find(debt.debtor) is one.debtor:
@@ -381,6 +421,11 @@ class Post:
             self.fail(debt, debt.asker, debt.debtor, f"{debt.debtor} is gone, and its answer was not kept: {detail}")
         for origin, number, receiver in [(one.origin, one.number, one.receiver), *one.repeats]:
             self.refuse(origin, Receipt(number, receiver, outcome, detail, retry_after), envelope, waited=True)
+
+    def _not_taken(self, record: AgentRecord, letter: Letter) -> None:
+        """What was noted when a letter was accepted is not so: sent again, it is no second move."""
+        self.traffic.not_kept(letter)
+        self.moderator.monitor.lose_track(letter.envelope.conversation_id, letter.sender, record.aid)
 
     # ---- out -------------------------------------------------------------------------------------------------------
 
@@ -395,12 +440,19 @@ class Post:
             self._mail_bytes -= len(envelope.payload) + LETTER_COST
         if envelope.id and not letter.in_reserve and letter.sender != ANONYMOUS:
             now = now or self._clock.time()
-            receiver = addressed(record, letter.via) if letter.via else record.name
+            receiver = addressed(record.name, letter.via) if letter.via else record.name
             self._dedupe.settled((letter.sender, envelope.id, receiver), envelope.digest, now)
             if self._durable:
                 stored_key = StoredKey(letter.sender, envelope.id, receiver, envelope.digest, now)
         if self._durable and not envelope.transient:
             self._store.settle(record.name, letter.sequence, stored_key)
+
+    def moved_away(self, record: AgentRecord, letter: Letter) -> None:
+        """A letter that was withdrawn is in another mailbox: what the store keeps of it here goes, its key does not."""
+        self._uncount(letter)
+        self.moderator.monitor.lose_track(letter.envelope.conversation_id, letter.sender, record.aid)
+        if self._durable and not letter.envelope.transient:
+            self._store.settle(record.name, letter.sequence, None)
 
     def failed_attempts(self, record: AgentRecord, letters: Sequence[Letter]) -> None:
         """Write down how often letters were delivered that were sent back: a crash must not have them begin anew."""
@@ -420,14 +472,22 @@ class Post:
             reason: Why, for people who look at dead letters.
             error: What they are told beside that; ``why`` when None.
         """
-        if letter.envelope.performative in OWES_ANSWER:
+        if letter.envelope.performative in MAY_OWE_ANSWER:
             self.debts.drop(record.aid, letter.sequence)
         now = self._clock.time()
+        if self.traffic.watched:
+            self.traffic.given_up(record.aid, letter, why)
         # A crash must not come in between: its sender would never hear of it.
         with self._store.together():
+            told = (
+                not letter.envelope.performative
+                and self.tasks is not None
+                and self.tasks.given_up(record, letter, reason, why)
+            )
             self._dead_letters.bury(record.name, letter, reason, why if error is None else error, now=now)
             self.settled(record, letter, now)
-            self.fail(letter.envelope, letter.sender, record.aid, why)
+            if not told:
+                self.fail(letter.envelope, letter.sender, record.aid, why)
 
     # ---- answers that are owed -------------------------------------------------------------------------------------
 
@@ -438,26 +498,40 @@ class Post:
 
     def owe(self, record: AgentRecord, letter: Letter) -> None:
         """``record`` owes the answer to a letter, if that expects one and somebody can hear it."""
-        if letter.envelope.performative in OWES_ANSWER and letter.sender != ANONYMOUS:
+        if letter.sender != ANONYMOUS and owes_answer(letter.envelope):
             self.debts.owe(record.aid, letter, self._clock.time())
 
     # ---- refusals and failures -------------------------------------------------------------------------------------
 
-    def refuse(self, origin: Origin, receipt: Receipt, envelope: Envelope | None, *, waited: bool = False) -> None:
-        """Give ``origin`` a receipt that is no ACCEPTED, also as a `failure` when the message in ``envelope`` asks for that."""
+    def refuse(
+        self,
+        origin: Origin,
+        receipt: Receipt,
+        envelope: Envelope | None,
+        *,
+        waited: bool = False,
+        with_failure: bool = True,
+        flag: str = "",
+    ) -> None:
+        """Give ``origin`` a receipt that is no ACCEPTED, also as a `failure` when the message in ``envelope`` asks for that.
+
+        Without ``with_failure`` there is none, whatever it asks for. The ``flag`` is for those who watch.
+        """
         if len(receipt.receiver) > _MAX_RECEIVER_CHARS:
             receipt.receiver = receipt.receiver[:_MAX_RECEIVER_CHARS]
         if len(receipt.detail) > _MAX_DETAIL_CHARS:
             receipt.detail = receipt.detail[:_MAX_DETAIL_CHARS]
         if envelope is not None and (envelope.hold_order or origin.holds):
             origin.holds.refused(self.local(receipt.receiver), envelope, receipt.outcome)
+        if self.traffic.watched and not receipt.outcome.delivered:
+            self.traffic.refused(origin.aid, receipt, envelope, flag)
         origin.refuse(receipt, waited=waited)
-        if envelope is None or receipt.outcome.delivered or not origin.wants_failures:
+        if envelope is None or receipt.outcome.delivered or not (origin.wants_failures and with_failure):
             return
         if envelope.report == Report.FAILURE_MESSAGE:
             self.fail(envelope, origin.aid, receipt.receiver, f"{receipt.outcome.name}: {receipt.detail}")
 
-    def fail(self, envelope: Envelope | Debt, sender: str, receiver: str, why: str) -> None:
+    def fail(self, envelope: Envelope | Debt | Ended, sender: str, receiver: str, why: str) -> None:
         """Send the AMS's `failure` for one receiver of a message to its sender, as a reply (FIPA SC00023 §5, SC00067).
 
         Never for a message that is itself a failure, refuse or not-understood, or from the platform: two broken agents
@@ -466,6 +540,10 @@ class Post:
         record = self.sender_of(sender)
         if envelope.performative in NEVER_ANSWERED or record is None:
             return
+        if envelope.conversation_id:
+            about = self._ams.find(receiver)
+            name = about.aid if about is not None else receiver
+            self.moderator.monitor.platform_failed(envelope.conversation_id, record.aid, name, self._clock.time())
         message = ACLMessage(
             Performative.FAILURE,
             sender=AgentIdentifier(self._self.aid),
@@ -516,6 +594,6 @@ def used_id(number: int, receiver: str, envelope: Envelope) -> Receipt:
     return Receipt(number, receiver, Outcome.INVALID, detail, field="id")
 
 
-def addressed(record: AgentRecord, via: str) -> str:
+def addressed(receiver: str, via: str) -> str:
     """Return by which receiver a repetition is recognised: a role counts as one, whoever serves it."""
-    return via if via.startswith(ROLE) else record.name
+    return via if via.startswith(ROLE) else receiver

@@ -77,7 +77,7 @@ class Redrives:
             self._post.refuse(origin, Receipt(dead.number, dead.receiver, Outcome.MAILBOX_FULL, detail, 0.1), envelope)
             return
         key = (
-            (dead.sender, envelope.id, addressed(record, dead.via))
+            (dead.sender, envelope.id, addressed(record.name, dead.via))
             if envelope.id and dead.sender != ANONYMOUS
             else None
         )

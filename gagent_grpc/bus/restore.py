@@ -25,7 +25,8 @@ from gagent_grpc.bus.ports import (
     StoredMessage,
     StoredPlatform,
 )
-from gagent_grpc.bus.post import Post
+from gagent_grpc.bus.post import ROLE, Post, addressed
+from gagent_grpc.bus.topics import Topics
 from gagent_grpc.errors import BusError, InvalidArgument
 
 _log = logging.getLogger(__name__)
@@ -38,6 +39,7 @@ def restore(
     df: DirectoryFacilitator,
     post: Post,
     dedupe: Dedupe,
+    topics: Topics,
     dead_letters: DeadLetters,
     store: Store,
     codec: Codec,
@@ -55,6 +57,7 @@ def restore(
         df: Gets the entries, with what is left of their leases.
         post: Gets the mail.
         dedupe: Gets the keys of settled messages.
+        topics: Gets the subscriptions.
         dead_letters: Gets the dead letters.
         store: Where it comes from.
         codec: Reads the messages.
@@ -76,12 +79,16 @@ def restore(
     buried = {(dead.receiver, dead.sequence): dead for dead in stored.dead_letters}
     dying: list[tuple[StoredMessage, StoredDeadLetter]] = []
     redriven: set[int] = set()
+    twice = _moving(stored)
     for message in stored.messages:
         receiver = ams.find(message.receiver)
         if receiver is None:
             _log.warning("mail without an agent is left in the store: %s, %d", message.receiver, message.sequence)
             continue
         receiver.mailbox.next_sequence = max(receiver.mailbox.next_sequence, message.sequence + 1)
+        if (message.receiver, message.sequence) in twice:
+            store.settle(message.receiver, message.sequence, None)
+            continue
         dead = buried.get((message.receiver, message.sequence))
         if dead is not None and _is_of(dead, message):
             # The bus stopped while it gave it up.
@@ -112,6 +119,9 @@ def restore(
     dead_letters.restore(kept, stored.next_dead_letter, now=now)
     for message, dead in dying:
         _bury_at_last(message, dead, ams.platform, post=post, dedupe=dedupe, store=store, codec=codec, now=now)
+    for listener, subscriptions in stored.topics.items():
+        if ams.find(listener) is not None:
+            topics.replace(listener, subscriptions)
     for entry in stored.descriptions:
         name = entry.description.name
         if name is None or ams.find(name) is None:
@@ -144,6 +154,27 @@ def _record(agent: StoredAgent, platform: str, mailbox: Mailbox) -> AgentRecord:
     return record
 
 
+def _moving(stored: StoredPlatform) -> set[tuple[str, int]]:
+    """Return receiver and sequence of letters that were on their way to another mailbox and are in both.
+
+    It is the one which is less likely to have been delivered that goes: its agent was lost, so it had no session.
+    """
+    attached = {agent.name for agent in stored.agents if agent.attached}
+    seen: dict[tuple[str, str, str, float], StoredMessage] = {}
+    gone: set[tuple[str, int]] = set()
+    for message in stored.messages:
+        if not message.via.startswith(ROLE):
+            continue
+        key = (message.via, message.sender, message.message_id, message.accepted_at)
+        other = seen.setdefault(key, message)
+        if other is message:
+            continue
+        keep, leave = sorted((other, message), key=lambda one: (-one.attempt, one.receiver not in attached))
+        seen[key] = keep
+        gone.add((leave.receiver, leave.sequence))
+    return gone
+
+
 def _is_of(dead: StoredDeadLetter, message: StoredMessage) -> bool:
     """Return whether a dead letter is that of a message: an agent that is registered anew counts its mail anew, too."""
     return (dead.sender, dead.message_id, dead.accepted_at) == (message.sender, message.message_id, message.accepted_at)
@@ -163,8 +194,9 @@ def _bury_at_last(
     """Do what is left to do for a message that has become a dead letter: settle it, and tell its sender."""
     key = None
     if message.key:
-        key = StoredKey(message.sender, message.key, message.receiver, message.digest, now)
-        dedupe.settled((message.sender, message.key, message.receiver), message.digest, now)
+        receiver = addressed(message.receiver, message.via)
+        key = StoredKey(message.sender, message.key, receiver, message.digest, now)
+        dedupe.settled((message.sender, message.key, receiver), message.digest, now)
     store.settle(message.receiver, message.sequence, key)
     try:
         envelope = codec.decode(message.payload, digest=message.digest)
@@ -177,7 +209,7 @@ def _bury_at_last(
 
 def _letter(message: StoredMessage, codec: Codec) -> Letter | None:
     try:
-        envelope = codec.decode(message.payload, digest=message.digest)
+        envelope = codec.decode_stored(message.payload, digest=message.digest)
     except InvalidArgument as error:
         # Not handled: another version of the bus, or another limit, took it. It is there for that one.
         _log.error(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from gagent_grpc.acl.descriptions import LifeCycleState
 from gagent_grpc.bus.ams import AgentRecord
-from gagent_grpc.bus.debts import OWES_ANSWER
+from gagent_grpc.bus.debts import MAY_OWE_ANSWER
 from gagent_grpc.bus.holds import Holds
 from gagent_grpc.bus.mailbox import Letter
 from gagent_grpc.bus.origins import Receipt
@@ -23,7 +23,7 @@ from gagent_grpc.bus.post import Post
 from gagent_grpc.bus.router import Router
 from gagent_grpc.config import BusLimits
 from gagent_grpc.envelope import DeadReason
-from gagent_grpc.errors import AnswerTimeout, BusError, PreconditionFailed, SessionSuperseded
+from gagent_grpc.errors import AnswerTimeout, BusError, PreconditionFailed, ProtocolViolation, SessionSuperseded
 
 MAX_BATCH_MESSAGES = 512
 """Most messages in one delivery frame: enough to spread a frame's cost, few enough to keep a frame short."""
@@ -60,6 +60,24 @@ class Notice:
     text: str
     reconnect_after: float | None = None
     """Seconds; None for the client's own back-off."""
+    address: str = ""
+    """Of GAP: where to messages are missing."""
+    missed: int = 0
+    """Of GAP: how many, since the last such notice."""
+    conversation_id: str = ""
+    """Of CONVERSATION."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribed:
+    """Answer to a change of topics."""
+
+    number: int
+    """That of the question."""
+    topics: tuple[str, ...]
+    """All in force."""
+    error: str = ""
+    """Why nothing changed; "" when it did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +97,7 @@ class Outgoing:
     exceptions: list[Receipt] = field(default_factory=list)
     states: list[StateChange] = field(default_factory=list)
     notices: list[Notice] = field(default_factory=list)
+    subscribed: list[Subscribed] = field(default_factory=list)
     returned: list[int] = field(default_factory=list)
     """Sequences of deliveries that the client sent back, and of those that count as returned with them."""
     heartbeat: bool = False
@@ -93,6 +112,7 @@ class Outgoing:
             or self.exceptions
             or self.notices
             or self.states
+            or self.subscribed
             or self.returned
         )
 
@@ -147,6 +167,7 @@ class Session:
         self._receipts_due = False
         self._exceptions: list[Receipt] = []
         self._notices: list[Notice] = []
+        self._subscribed: list[Subscribed] = []
         self._states: list[StateChange] = []
         self._returned: list[int] = []
         self._heartbeat_due = False
@@ -332,6 +353,30 @@ class Session:
         self._notices.append(notice)
         self.wake()
 
+    def warn(self, text: str, conversation_id: str) -> None:
+        """Tell the client what is wrong in one of its conversations."""
+        self.notify(Notice("CONVERSATION", text, conversation_id=conversation_id))
+
+    def missed(self, address: str, count: int = 1) -> None:
+        """Tell the client that messages to ``address`` did not find room; what was not yet told is told together."""
+        for index, notice in enumerate(self._notices):
+            if notice.kind == "GAP" and notice.address == address:
+                count += notice.missed
+                del self._notices[index]
+                break
+        text = f"{count:,} messages to {address} did not find room in the mailbox of {self.aid}"
+        self.notify(Notice("GAP", text, address=address, missed=count))
+
+    def subscribed(self, answer: Subscribed) -> None:
+        """Answer a change of topics."""
+        if len(self._subscribed) == MAX_UNSAID:
+            self.end(
+                ProtocolViolation(f"{MAX_UNSAID} changes of topics whose answers were not read", field="subscribe")
+            )
+            return
+        self._subscribed.append(answer)
+        self.wake()
+
     def state_changed(self, state: LifeCycleState, changed_by: str) -> None:
         """Tell the client of a new life-cycle state."""
         if len(self._states) == MAX_UNSAID:
@@ -435,6 +480,8 @@ class Session:
         out = Outgoing()
         if self._states:
             out.states, self._states = self._states, []
+        if self._subscribed:
+            out.subscribed, self._subscribed = self._subscribed, []
         if self._notices:
             out.notices, self._notices = self._notices, []
         if self._returned:
@@ -490,7 +537,7 @@ class Session:
         for letter in letters:
             tag += 1
             letter.tag = tag
-            if letter.envelope.performative in OWES_ANSWER:
+            if letter.envelope.performative in MAY_OWE_ANSWER:
                 self._post.delivered(self.record, letter)
         self._tag = tag
         return letters

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
 from gagent_grpc.acl.descriptions import DFAgentDescription
@@ -18,14 +18,17 @@ from gagent_grpc.bus.callers import Callers, digest_of
 from gagent_grpc.bus.df import DirectoryFacilitator
 from gagent_grpc.bus.ports import Clock, Store
 from gagent_grpc.bus.post import Post
+from gagent_grpc.bus.publication import Gaps
 from gagent_grpc.bus.registrations import Registrations, check_ownership
+from gagent_grpc.bus.rerouting import Rerouting
 from gagent_grpc.bus.router import Router
-from gagent_grpc.bus.session import Notice, Session
+from gagent_grpc.bus.session import Notice, Session, Subscribed
+from gagent_grpc.bus.topics import TOPIC, Topics, check_subscriptions
 from gagent_grpc.config import BusLimits
 from gagent_grpc.errors import (
     AgentAlreadyRegistered,
     BusDraining,
-    BusError,
+    InvalidArgument,
     StoreUnavailable,
     TooManySessions,
     Unauthorised,
@@ -49,6 +52,8 @@ class Hello:
     held: frozenset[int] = frozenset()
     """Sequences of deliveries that are still in its handlers from an earlier session."""
     description: DFAgentDescription | None = None
+    topics: tuple[str, ...] = ()
+    """Subscriptions, which are checked."""
     ephemeral: bool = False
     ownership: str = ""
     software: str = ""
@@ -64,6 +69,8 @@ class Opened:
     """The agent was registered before."""
     description: DFAgentDescription | None
     """DF entry in force."""
+    topics: tuple[str, ...]
+    """Subscriptions in force."""
     held: frozenset[int]
     """Sequences that the client still has in its handlers, and that its settles count for."""
 
@@ -79,6 +86,9 @@ class Sessions:
         callers: Callers,
         router: Router,
         post: Post,
+        topics: Topics,
+        gaps: Gaps,
+        rerouting: Rerouting,
         store: Store,
         clock: Clock,
         limits: BusLimits,
@@ -92,6 +102,9 @@ class Sessions:
         self._callers = callers
         self._router = router
         self._post = post
+        self._topics = topics
+        self._gaps = gaps
+        self._rerouting = rerouting
         self._store = store
         self._clock = clock
         self._limits = limits
@@ -145,12 +158,14 @@ class Sessions:
             raise TooManySessions(f"{sessions} sessions are open, the limit of this node (max_sessions)")
         if record is None:
             record = self._registrations.add(name, principal, hello.ownership, ephemeral=hello.ephemeral)
-            await self._written(record)
             try:
+                await self._written(record)
                 return self._open(record, hello, digest, attached=False)
-            except BusError:
-                # The DF has become full meanwhile: a hello that is refused leaves no name behind.
-                self._registrations.remove(record, "its first session was refused")
+            except BaseException:
+                # The store does not write, the DF has become full meanwhile, or the client has gone: a hello that is refused
+                # leaves no name behind. Another client may have opened it.
+                if record.session is None and self._ams.find(record.aid) is record:
+                    self._registrations.remove(record, "its first session was refused")
                 raise
         if record.principal != principal:
             raise Unauthorised(f"{name}: the name belongs to another principal")
@@ -217,8 +232,11 @@ class Sessions:
         record.session = session
         self._sessions.add(session)
         self._ams.invoke(record)
+        self._listen(record, hello.topics)
+        self._gaps.tell(record)
         held = frozenset(record.mailbox.resume_in_flight(set(hello.held)) if resumed else ())
         self._store.put_agent(record.stored())
+        self._registrations.session_changed(record, "session opened")
         if self._store.durable:
             start = asyncio.create_task(self._start_delivering(session))
             self._starts.add(start)
@@ -230,7 +248,7 @@ class Sessions:
             "resumed" if resumed else record.state,
             f", {hello.software!r}" if hello.software else "",
         )
-        return Opened(session, token, attached, description, held)
+        return Opened(session, token, attached, description, hello.topics, held)
 
     async def _start_delivering(self, session: Session) -> None:
         """Let a session deliver once it is durable that it is there: what it is given comes flagged after a crash.
@@ -251,6 +269,25 @@ class Sessions:
             _log.warning("%s: delivers while the store does not write that it has a session", session.aid)
         session.start_delivering()
 
+    def subscribe(self, session: Session, number: int, *, add: Sequence[str], remove: Sequence[str]) -> None:
+        """Change the topics of an agent; the answer goes to its session under ``number``."""
+        record = session.record
+        former = self._topics.of(record.name)
+        if record.session is not session:
+            return
+        try:
+            gone = {topic.removeprefix(TOPIC) for topic in remove}
+            topics = check_subscriptions([*(one for one in former if one not in gone), *add])
+            self._listen(record, topics)
+        except InvalidArgument as error:
+            session.subscribed(Subscribed(number, former, str(error)))
+            return
+        session.subscribed(Subscribed(number, topics))
+
+    def _listen(self, record: AgentRecord, topics: tuple[str, ...]) -> None:
+        if self._topics.replace(record.name, topics):
+            self._store.put_topics(record.name, topics)
+
     # ---- ending ----------------------------------------------------------------------------------------------------
 
     def bye(self, session: Session, *, deregister: bool) -> None:
@@ -262,7 +299,8 @@ class Sessions:
         if deregister:
             self._registrations.remove(record, "deregistered")
         else:
-            self._registrations.withdraw(record)
+            self._registrations.withdraw(record, "agent left")
+            self._listen(record, ())
         session.close_when_answered()
 
     def detach(self, session: Session) -> None:
@@ -280,6 +318,8 @@ class Sessions:
             self._ams.lose(record)
             record.detached_at = self._clock.monotonic()
             self._store.put_agent(record.stored())
+            self._registrations.session_changed(record, "agent left" if session.polite else "agent lost")
+            self._rerouting.left(record)
             _log.info("session ended: %s, generation %d, %s", record.aid, session.generation, record.state)
 
     def _release(self, session: Session) -> None:
@@ -309,12 +349,14 @@ class Sessions:
         except TimeoutError:
             for session in list(self._sessions):
                 session.close_when_answered()
+        self._registrations.stop_telling()
 
     def end_all(self) -> list[asyncio.Task[None]]:
         """End what is left when the bus stops; return the tasks that are to be cancelled and awaited."""
         for session in list(self._sessions):
             session.end(BusDraining("the bus is stopping"))
             self.detach(session)
+        self._registrations.stop_telling()
         return list(self._starts)
 
     def keep_alive(self, now: float) -> None:

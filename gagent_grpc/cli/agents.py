@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -12,8 +13,10 @@ from gagent_grpc.cli import options
 from gagent_grpc.cli.output import note, print_json, print_table, printable
 
 if TYPE_CHECKING:
+    from rich.console import Group
+
     from gagent_grpc.cli.settings import Settings
-    from gagent_grpc.client.ams import AgentEntry
+    from gagent_grpc.client.ams import AgentEntry, AgentEvent
 
 UNKNOWN = "unknown: no session; its mail waits"
 """What FIPA's word for an agent that is away says of it."""
@@ -25,6 +28,15 @@ def ps(
         bool,
         typer.Option("--all", "-a", help=f"Show those that are away, too. {UNKNOWN[0].upper()}{UNKNOWN[1:]}."),
     ] = False,
+    watch: Annotated[
+        bool,
+        typer.Option(
+            "--watch",
+            "-w",
+            help="Go on and show every change until Ctrl-C: a table on a terminal, else one line per change, with --json "
+            "one JSON object.",
+        ),
+    ] = False,
     as_json: options.Json = False,
     timeout: options.Timeout = None,
     bus: options.Bus = None,
@@ -35,7 +47,11 @@ def ps(
 
     from gagent_grpc.cli.settings import resolve
 
-    entries = asyncio.run(_search(resolve(config, bus=bus, timeout=timeout)))
+    settings = resolve(config, bus=bus, timeout=timeout)
+    if watch:
+        _watch(settings, show_all=show_all, as_json=as_json)
+        return
+    entries = asyncio.run(_search(settings))
     shown = [entry for entry in entries if show_all or entry.connected]
     if as_json:
         print_json([_to_json(entry) for entry in shown])
@@ -135,3 +151,109 @@ def _to_json(entry: AgentEntry) -> dict[str, object]:
         "mailbox_messages": entry.mailbox_messages,
         "ownership": entry.description.ownership,
     }
+
+
+# ---- watching --------------------------------------------------------------------------------------------------------
+
+
+def _watch(settings: Settings, *, show_all: bool, as_json: bool) -> None:
+    from gagent_grpc.cli.following import follow
+
+    if as_json:
+        follow(settings, lambda operator: operator.ams.watch(), _print_event)
+    elif not sys.stdout.isatty():
+        follow(settings, lambda operator: operator.ams.watch(), _print_change)
+    else:
+        from rich.live import Live
+
+        agents = LiveAgents(show_all=show_all)
+        with Live(agents.table(), auto_refresh=False) as live:
+            follow(
+                settings,
+                lambda operator: operator.ams.watch(),
+                lambda event: live.update(agents.table(), refresh=True) if agents.hear(event) else None,
+            )
+
+
+class LiveAgents:
+    """The agents as the events so far have it."""
+
+    def __init__(self, *, show_all: bool) -> None:
+        self._show_all = show_all
+        self._agents: dict[str, AgentEvent] = {}
+        self._complete = False
+
+    def hear(self, event: AgentEvent) -> bool:
+        """Note an event; return whether there is something new to show."""
+        from gagent_grpc.acl.changes import AgentEventKind
+
+        if event.kind is AgentEventKind.PRESENT and self._complete:
+            # Another snapshot: the bus was away.
+            self._agents.clear()
+            self._complete = False
+        if event.kind is AgentEventKind.SNAPSHOT_END:
+            if self._complete:
+                self._agents.clear()
+            self._complete = True
+        elif event.agent is not None and event.kind is AgentEventKind.DEAD:
+            self._agents.pop(event.agent.name, None)
+        elif event.agent is not None:
+            self._agents[event.agent.name] = event
+        # A snapshot is shown when all of it is there.
+        return self._complete
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """Return the lines of the table."""
+        return [
+            (
+                name,
+                str(event.agent.description.state or ""),
+                event.at.astimezone().strftime("%H:%M:%S") if event.cause else "",
+                event.cause,
+                event.agent.description.ownership or "",
+            )
+            for name, event in self._agents.items()
+            if event.agent is not None and (self._show_all or event.agent.connected)
+        ]
+
+    def table(self) -> Group:
+        """Return the agents as a table."""
+        from rich.console import Group
+        from rich.table import Table
+        from rich.text import Text
+
+        rows = self.rows()
+        away = len(self._agents) - len(rows)
+        table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
+        for column in ("NAME", "STATE", "SINCE", "BY", "OWNERSHIP"):
+            table.add_column(column, overflow="fold")
+        for row in rows:
+            table.add_row(*(Text(printable(cell)) for cell in row))
+        return Group(table, Text(f"{away} more away; see them: gagent ps --all --watch")) if away else Group(table)
+
+
+def _print_change(event: AgentEvent) -> None:
+    """Print an event as a line; the end of a snapshot is none."""
+    from gagent_grpc.cli.following import print_line
+
+    if event.agent is None:
+        return
+    state = str(event.agent.description.state or "")
+    if event.previous_state is not None:
+        state = f"{event.previous_state} -> {state}"
+    cause = f"({event.cause})" if event.cause else ""
+    print_line(event.at, str(event.kind), event.agent.name, state, cause)
+
+
+def _print_event(event: AgentEvent) -> None:
+    from gagent_grpc.cli.following import print_json_line
+
+    made: dict[str, Any] = {"event": str(event.kind), "at": event.at.isoformat()}
+    if event.agent is not None:
+        # What waits in a mailbox changes with every message, which is no event.
+        made |= {name: value for name, value in _to_json(event.agent).items() if name != "mailbox_messages"}
+    if event.previous_state is not None:
+        made["previous_state"] = str(event.previous_state)
+    if event.cause:
+        made["cause"] = event.cause
+    print_json_line(made)

@@ -13,11 +13,26 @@ import typer
 from typer.core import TyperGroup
 
 from gagent_grpc import __version__
-from gagent_grpc.cli import agents, config, demo, df, dlq, messages, run, serve
+from gagent_grpc.cli import agents, config, demo, df, dlq, messages, run, serve, tasks, watch
 from gagent_grpc.cli.exits import describe, exit_code
 from gagent_grpc.errors import BusError
 
-ORDER = ("serve", "run", "request", "send", "ps", "df", "suspend", "resume", "kill", "dlq", "config", "demo")
+ORDER = (
+    "serve",
+    "run",
+    "request",
+    "send",
+    "ps",
+    "df",
+    "task",
+    "watch",
+    "suspend",
+    "resume",
+    "kill",
+    "dlq",
+    "config",
+    "demo",
+)
 """The commands as the help lists them: what a newcomer needs comes first."""
 
 
@@ -64,6 +79,8 @@ app.command()(messages.request)
 app.command()(messages.send)
 app.command()(agents.ps)
 app.add_typer(df.app, name="df")
+app.add_typer(tasks.app, name="task")
+app.command()(watch.watch)
 app.command()(agents.suspend)
 app.command()(agents.resume)
 app.command()(agents.kill)

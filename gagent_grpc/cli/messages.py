@@ -17,6 +17,7 @@ from gagent_grpc.cli.output import message_to_json, note, print_content, print_j
 if TYPE_CHECKING:
     from gagent_grpc.cli.settings import Settings
     from gagent_grpc.client.agent import Agent
+    from gagent_grpc.client.message import Receipt
 
 _LOOK_AGAIN_S = 0.1
 """Seconds between looks at the AMS while an agent is waited for."""
@@ -114,15 +115,17 @@ def send(
     parameters |= _given(on_receiver_lost=_on_lost(on_receiver_lost))
     _check_address(to)
     try:
-        outcome = asyncio.run(_send(settings, to, act, content, parameters, wait_for))
+        receipt = asyncio.run(_send(settings, to, act, content, parameters, wait_for))
     except DeliveryRefused as refused:
         if as_json:
             print_json({"receiver": refused.receiver, "outcome": refused.outcome, "detail": refused.detail})
         raise
+    counts = {"reached": receipt.reached, "missed": receipt.missed} if receipt.reached or receipt.missed else {}
     if as_json:
-        print_json({"receiver": to, "outcome": outcome})
+        print_json({"receiver": to, "outcome": receipt.outcome.name, **counts})
     else:
-        typer.echo(f"{printable(to)}: {outcome}")
+        told = "".join(f", {name} {count:,}" for name, count in counts.items() if count)
+        typer.echo(f"{printable(to)}: {receipt.outcome.name}{told}")
 
 
 async def _request(
@@ -133,7 +136,7 @@ async def _request(
     from gagent_grpc.client.ams import why_no_answer
 
     async with _visitor(settings) as agent:
-        await _until_active(agent, to, wait_for)
+        await until_active(agent, to, wait_for)
         asking = asyncio.ensure_future(
             agent.request(to, content, performative=act, timeout=settings.answer_timeout, **parameters)
         )
@@ -151,20 +154,22 @@ async def _request(
 
 async def _send(
     settings: Settings, to: str, act: Any, content: str, parameters: dict[str, Any], wait_for: float
-) -> str:
+) -> Receipt:
     import asyncio
 
+    from gagent_grpc.client.message import Receipt
+    from gagent_grpc.envelope import Outcome
     from gagent_grpc.errors import AnswerTimeout
 
     async with _visitor(settings) as agent:
-        await _until_active(agent, to, wait_for)
+        await until_active(agent, to, wait_for)
         try:
             with _sizes_told(to):
                 async with asyncio.timeout(settings.call_timeout):
                     receipts = await agent.send(to, act, content, **parameters)
         except TimeoutError:
             raise AnswerTimeout(f"receipt for {to}", settings.call_timeout) from None
-    return receipts[0].outcome.name if receipts else "ACCEPTED"
+    return receipts[0] if receipts else Receipt(Outcome.ACCEPTED, to)
 
 
 @contextlib.asynccontextmanager
@@ -204,17 +209,27 @@ def _sizes_told(to: str) -> Iterator[None]:
         raise DeliveryRefused("TOO_LARGE", to, f"{error}; send less, or a reference") from error
 
 
-async def _until_active(agent: Agent, to: str, seconds: float) -> None:
+async def until_active(agent: Agent, to: str, seconds: float) -> None:
     """Wait until somebody else's agent is active, at most so long; what is not there by then, the receipt will tell."""
     import asyncio
 
-    from gagent_grpc.acl.descriptions import AMSAgentDescription, LifeCycleState
+    from gagent_grpc.acl.descriptions import (
+        AMSAgentDescription,
+        DFAgentDescription,
+        LifeCycleState,
+        ServiceDescription,
+    )
 
+    if to == "*" or to.startswith("topic:"):
+        return
+    active = AMSAgentDescription(name=to, state=LifeCycleState.ACTIVE)
+    offered = DFAgentDescription(services=(ServiceDescription(type=to.removeprefix("role:")),))
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds or None):
             while seconds:
-                found = await agent.ams.search(AMSAgentDescription(name=to, state=LifeCycleState.ACTIVE))
-                if found:
+                if to.startswith("role:") and await agent.df.search(offered):
+                    return
+                if not to.startswith("role:") and await agent.ams.search(active):
                     return
                 await asyncio.sleep(_LOOK_AGAIN_S)
 

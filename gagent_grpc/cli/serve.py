@@ -39,6 +39,28 @@ def serve(
         bool,
         typer.Option("--insecure", help="Allow an address that other machines reach, without TLS and credentials."),
     ] = False,
+    max_turns: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="Turns after which a conversation of two agents is ended; 0 for no bound. [default: 200]"
+        ),
+    ] = None,
+    max_hops: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Messages that may lead to another one, each answering or forwarding the one before, beyond the turns of"
+            " its conversation; 0 for no bound. [default: 64]",
+        ),
+    ] = None,
+    conversation_policy: Annotated[
+        str | None,
+        typer.Option(
+            metavar="observe|warn|enforce",
+            help="What is done about a message out of sequence in its protocol: told to gagent watch, to its sender, too,"
+            " or refused. [default: observe]",
+        ),
+    ] = None,
     log_format: Annotated[
         str | None, typer.Option(metavar="console|json", help="How log lines on stderr look. [default: console]")
     ] = None,
@@ -62,6 +84,9 @@ def serve(
         store=store,
         platform=platform,
         insecure=insecure or None,
+        max_turns=max_turns,
+        max_hops=max_hops,
+        conversation_policy=conversation_policy,
         log_format=log_format,
         log_level=log_level,
     )
@@ -78,6 +103,7 @@ async def _serve(settings: Settings, port_file: Path | None) -> None:
     import asyncio
     import logging
 
+    from gagent_grpc.config import BusLimits, ConversationPolicy
     from gagent_grpc.server.app import is_loopback, open_bus
     from gagent_grpc.server.process import raise_descriptor_limit, tune_collector
 
@@ -103,7 +129,15 @@ async def _serve(settings: Settings, port_file: Path | None) -> None:
     tune_collector()
     async with contextlib.AsyncExitStack() as stack:
         opening = open_bus(
-            open_store(address), listen=settings.listen, platform=settings.platform, insecure=settings.insecure
+            open_store(address),
+            listen=settings.listen,
+            platform=settings.platform,
+            limits=BusLimits(
+                max_turns=settings.max_turns,
+                max_hops=settings.max_hops,
+                conversation_policy=ConversationPolicy(settings.conversation_policy),
+            ),
+            insecure=settings.insecure,
         )
         try:
             bus = await stack.enter_async_context(opening)

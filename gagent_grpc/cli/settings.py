@@ -25,7 +25,7 @@ from pydantic_settings import (
 
 from gagent_grpc.acl.aid import encode_name
 from gagent_grpc.cli.output import note, printable
-from gagent_grpc.config import DEFAULT_ENDPOINT, DEFAULT_PLATFORM, ClientLimits
+from gagent_grpc.config import DEFAULT_ENDPOINT, DEFAULT_PLATFORM, BusLimits, ClientLimits
 from gagent_grpc.errors import ConfigurationError
 
 FILE = "gagent.toml"
@@ -53,6 +53,12 @@ class Settings(BaseSettings):
     """Name of the platform that `serve` runs."""
     insecure: bool = False
     """Whether `serve` may listen where other machines reach it, without TLS and credentials."""
+    max_turns: int = Field(BusLimits().max_turns, ge=0)
+    """Turns of two agents in one conversation, beyond which the bus that `serve` runs ends it; 0 for no bound."""
+    max_hops: int = Field(BusLimits().max_hops, ge=0)
+    """Messages that may lead to another one by answers and forwarding, beyond the turns of its conversation; 0 for no bound."""
+    conversation_policy: Literal["observe", "warn", "enforce"] = "observe"
+    """What is done about a message that is out of sequence in its interaction protocol."""
     log_format: Literal["console", "json"] = "console"
     """How log lines look."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

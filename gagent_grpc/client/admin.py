@@ -1,4 +1,4 @@
-"""Looking after a bus: `operator.admin`. Counts, dead letters, and the end."""
+"""Looking after a bus: `operator.admin`. Counts, dead letters, the traffic as it passes, and the end."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from datetime import datetime
 
 from gagent_grpc.acl.message import ACLMessage
 from gagent_grpc.client.message import Receipt, receipt_from_proto
+from gagent_grpc.client.traffic import TrafficStream, watch_request
 from gagent_grpc.client.transport import Calls
 from gagent_grpc.codec.acl import acl_from_proto
 from gagent_grpc.codec.times import datetime_of
@@ -121,6 +122,24 @@ class AdminClient:
     async def drain(self) -> None:
         """Have the node shut down as SIGTERM does; returns at once."""
         await self._calls.unary((await self._stub()).Drain, admin_service_pb2.DrainRequest())
+
+    def watch_traffic(
+        self, agents: Sequence[str] = (), *, conversation_id: str = "", with_content: bool = False
+    ) -> TrafficStream:
+        """Return a stream of what passes the bus, as it passes: for looking on.
+
+        Use it as ``async with operator.admin.watch_traffic() as events: async for event in events``. Nothing on the bus
+        waits for its reader: one that is too slow misses some, and is told how many. It ends when the bus shuts down.
+
+        Args:
+            agents: Only messages from or to one of these, `name` or `name@platform`; empty for all.
+            conversation_id: Only this conversation; "" for all.
+            with_content: With what the messages say.
+
+        Raises:
+            InvalidArgument: ``agents`` is one text.
+        """
+        return TrafficStream(self._calls, self._stub, watch_request(agents, conversation_id, with_content))
 
     async def dead_letters(
         self, receiver: str = "", *, after: int = 0, with_messages: bool = False

@@ -1,7 +1,7 @@
 """`Agent`: one agent on a bus, with handlers, sending, and requests that are one awaitable call.
 
 Owns: what an author of an agent uses. Leaves to others: the stream (`client.session`), AMS and DF calls (`client.ams`,
-`client.df`), handing over what is sent (`client.sending`), running handlers (`client.handling`), which request an answer is for (`client.questions`).
+`client.df`), tasks (`client.tasks`, `client.executing`), timers, behaviours and hooks (`client.active`), handing over what is sent (`client.sending`), running handlers (`client.handling`), which request an answer is for (`client.questions`).
 """
 
 from __future__ import annotations
@@ -18,14 +18,27 @@ from gagent_grpc.acl.aid import AgentIdentifier, split_aid
 from gagent_grpc.acl.descriptions import DFAgentDescription, LifeCycleState, ServiceDescription
 from gagent_grpc.acl.message import ACLMessage, identifiers
 from gagent_grpc.acl.performative import Performative
+from gagent_grpc.acl.template import MessageTemplate
+from gagent_grpc.client.acp.exchanging import Exchanging
+from gagent_grpc.client.acp.handling import ACPHandling
+from gagent_grpc.client.active import leave
 from gagent_grpc.client.ams import AmsClient, why_no_answer
+from gagent_grpc.client.conversations import ENDINGS, Conversations
+from gagent_grpc.client.conversing import Conversing
 from gagent_grpc.client.df import DfClient, entry_of
+from gagent_grpc.client.executing import Executing, Executor
 from gagent_grpc.client.handling import Handling
 from gagent_grpc.client.ids import new_id
+from gagent_grpc.client.lease import Lease
 from gagent_grpc.client.message import Receipt, Received, answer_headers, encoded
+from gagent_grpc.client.participants import Participants
+from gagent_grpc.client.pending import HOLD_ORDER_FLAG
 from gagent_grpc.client.questions import Question, Questions
-from gagent_grpc.client.sending import Sender, WhenFull, patience_of
+from gagent_grpc.client.sending import Sender, WhenFull, patience_of, waits_for
 from gagent_grpc.client.session import ClientSession, Introduction
+from gagent_grpc.client.task_calls import TaskCalls
+from gagent_grpc.client.tasks import Delegating
+from gagent_grpc.client.topics import Listening
 from gagent_grpc.client.transport import Calls, endpoints
 from gagent_grpc.config import ClientLimits
 from gagent_grpc.envelope import OnReceiverLost, Priority, Report
@@ -34,11 +47,8 @@ from gagent_grpc.errors import (
     AgentNotRegistered,
     AnswerTimeout,
     BusError,
-    FailureFromAgent,
     InvalidArgument,
-    NotUnderstoodByAgent,
     PreconditionFailed,
-    RefusedByAgent,
     Unavailable,
 )
 
@@ -47,14 +57,9 @@ _logger = logging.getLogger(__name__)
 Receivers = str | AgentIdentifier | Iterable[str | AgentIdentifier]
 """One receiver, or several."""
 HandlerT = TypeVar("HandlerT", bound=Callable[..., Any])
-_ENDINGS = {
-    Performative.REFUSE: RefusedByAgent,
-    Performative.FAILURE: FailureFromAgent,
-    Performative.NOT_UNDERSTOOD: NotUnderstoodByAgent,
-}
 
 
-class Agent:
+class Agent(Conversing, Exchanging, Delegating, Executing, Listening):
     """One agent. Open while its block lasts, or while `run` does.
 
     Handlers are registered with `on`; each message goes to the first one that fits. Text that a handler returns is sent
@@ -77,6 +82,7 @@ class Agent:
         bus: str | None = None,
         services: Sequence[str | ServiceDescription] = (),
         description: DFAgentDescription | None = None,
+        topics: Sequence[str] = (),
         ownership: str = "",
         ephemeral: bool = False,
         limits: ClientLimits | None = None,
@@ -88,6 +94,7 @@ class Agent:
             bus: `HOST:PORT[,HOST:PORT]` of the bus; by default what `GAGENT_BUS` says, else 127.0.0.1:50051.
             services: What it offers in the DF, as service types or descriptions.
             description: Its whole DF entry, instead of ``services``.
+            topics: Topics that it listens to, as for `listen_to`.
             ownership: Who owns it, in words; the AMS shows it.
             ephemeral: The name ends by itself when no session has been open for a while.
             limits: Intervals and bounds; the defaults of `ClientLimits`.
@@ -109,22 +116,34 @@ class Agent:
         self._state = LifeCycleState.INITIATED
         self._state_handlers: list[Callable[[LifeCycleState, str], None]] = []
         self._questions = Questions()
+        self._conversations = Conversations(self._limits)
+        self._participants = Participants(self.name, self._handling, self._conversations)
+        self._questions.listener = self._participants
+        self._lease = Lease(self.name, lambda: self._session.introduction.description)
         self._session = ClientSession(
-            Introduction(name, description, ephemeral, ownership),
+            Introduction(name, description, ephemeral, ownership, tuple(topics)),
             endpoints(bus),
             self._limits,
             self._questions,
-            handle=self._handling.handle,
+            handle=self._participants.handle,
             state_changed=self._changed,
+            granted=self._lease.granted,
         )
+        super().__init__(self.name, self._session.deliveries)
         self._sender = Sender(self.name, self._session, self._limits)
+        self._acp = ACPHandling(
+            self.name, self._handling, self._session.deliveries, self._send_acp_answer, lambda: self._session.platform
+        )
         self._keeper: asyncio.Task[None] | None = None
         self._closing = asyncio.Lock()
-        calls = Calls(self._session, self._limits.call_timeout)
+        calls = Calls(self._session, self._limits.call_timeout, self._limits)
         self.ams = AmsClient(calls)
         """The agent management system, in this agent's name."""
-        self.df = DfClient(calls, remember=self._offers)
+        self.df = DfClient(calls, remember=self._offers, granted=self._lease.granted)
         """The directory facilitator, in this agent's name."""
+        self._conversations.attach(self._session, self._sender, self.ams)
+        self._task_calls = TaskCalls(calls)
+        self._executor = Executor(self, self._task_calls, self._session, self._activity, self._limits)
 
     # ---- life ------------------------------------------------------------------------------------------------------
 
@@ -150,12 +169,14 @@ class Agent:
             BusUnreachable: No bus answered within `connect_timeout`.
             AgentAlreadyRegistered: Somebody else holds the name.
             BusError: The bus refused the session.
+            Exception: What `setup` raised; the agent is closed again.
         """
         if self._keeper is not None:
             raise PreconditionFailed(f"{self.name}: the agent is open already")
         self._session.prepare()
+        self._session.deliveries.lanes.hold()
         self._closing = asyncio.Lock()
-        self._keeper = asyncio.create_task(self._session.run())
+        self._keeper = asyncio.create_task(self._live())
         try:
             opened = asyncio.create_task(self._session.connected.wait())
             try:
@@ -163,13 +184,26 @@ class Agent:
             finally:
                 opened.cancel()
                 await asyncio.gather(opened, return_exceptions=True)
+            if self._session.over is not None:
+                # It woke whoever waits for a session because there will be none; its keeper has a step or two left.
+                await asyncio.wait({self._keeper})
         except asyncio.CancelledError:
             await self.aclose()
             raise
         if self._keeper.done():
             keeper, self._keeper = self._keeper, None
             keeper.result()
+        await self._set_up(lambda: self._keeper is not None)
         return self
+
+    async def _live(self) -> None:
+        """Keep the session, and the lease of the DF entry as long as there is one."""
+        renewing = asyncio.create_task(self._lease.keep(self.df))
+        try:
+            await self._session.run()
+        finally:
+            renewing.cancel()
+            await asyncio.wait({renewing})
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -205,9 +239,10 @@ class Agent:
     async def aclose(self, *, deregister: bool = False, grace: float = 5.0) -> None:
         """Close the session. Idempotent; who comes second waits for the first one.
 
-        Handlers that run are given ``grace`` seconds to finish; what is left then comes again to the next session. A
-        handler cannot wait for its own end: called from one, this returns at once, and the session closes when all
-        handlers have returned; `run` and `wait` return then.
+        Timers and behaviours are cancelled. Handlers that run are given ``grace`` seconds to finish; what is left then
+        comes again to the next session. Tasks are given the same first; then their handlers are cancelled, and they fail, or
+        go to the next executor when their lease ends. Then `take_down` is called. Whatever of these calls this cannot wait for its own
+        end: it returns at once, and the session closes when all handlers have returned; `run` and `wait` return then.
 
         Args:
             deregister: Free the name, too; mail that is left is given up.
@@ -216,40 +251,30 @@ class Agent:
         """
         session = self._session
         lanes = session.deliveries.lanes
-        if lanes.has_worker(asyncio.current_task()):
-            lanes.close()
-            session.say_bye(deregister=deregister)
+        if self._is_inside(asyncio.current_task()):
+            self._retire_soon(grace, lambda: session.say_bye(deregister=deregister))
             return
         async with self._closing:
             keeper = self._keeper
             if keeper is None:
                 return
             try:
+                patience = grace if await self._retire(grace) else 0.0
+                # Before the bye, so that subscribers hear of it.
+                await self._participants.aclose()
                 if not keeper.done():
-                    await self._leave(keeper, deregister=deregister, grace=grace)
+                    await leave(session, keeper, deregister=deregister, patience=patience, grace=grace)
             finally:
                 self._keeper = None
                 keeper.cancel()
                 try:
                     await asyncio.wait({keeper})
                 finally:
+                    await self._end_now()
                     await lanes.aclose()
+                    # Once more: a handler may have begun something, and whoever closes may have been cancelled above.
+                    await self._participants.aclose()
                     self._handling.close()
-
-    async def _leave(self, keeper: asyncio.Task[None], *, deregister: bool, grace: float) -> None:
-        """End the session politely as far as that can be done in time."""
-        session = self._session
-        # Anything that has not begun comes again to the next session. Nothing may begin any more either, or an agent
-        # with steady mail would never be found idle.
-        session.deliveries.lanes.close()
-        session.say_bye(deregister=deregister)
-        if session.is_open or (session.sessions_opened and session.unsaid):
-            await asyncio.wait({keeper}, timeout=grace)
-            if not keeper.done():
-                session.say_bye(deregister=deregister, at_once=True)
-                await asyncio.wait({keeper}, timeout=grace)
-        if deregister and not keeper.done():
-            _logger.warning("%s: the bus was not reached in time; the name stays registered", self.name)
 
     def pause(self) -> None:
         """Begin no handler any more: mail waits for the next session. What runs goes on, and so does sending."""
@@ -292,16 +317,19 @@ class Agent:
 
     # ---- receiving -------------------------------------------------------------------------------------------------
 
-    def on(self, performative: str | Performative | None = None, **parameters: Any) -> Callable[[HandlerT], HandlerT]:
+    def on(
+        self, performative: str | Performative | MessageTemplate | None = None, **parameters: Any
+    ) -> Callable[[HandlerT], HandlerT]:
         """Register the decorated function for messages with these ACL parameters.
 
         Args:
-            performative: Act that it is for; every act when absent.
-            parameters: Values that further parameters must have, such as ``ontology="weather"``.
+            performative: Act that it is for, or a whole template; every act when absent.
+            parameters: Values that further parameters must have, such as ``ontology="weather"``, as `MessageTemplate`
+                takes them.
 
         Raises:
             UnknownPerformative: None of FIPA's 22 acts.
-            InvalidArgument: A parameter that ACL messages do not have.
+            InvalidArgument: A parameter that ACL messages do not have, or a value that it cannot have.
         """
         if callable(performative):
             raise InvalidArgument("@agent.on without parentheses; expected @agent.on(...)", field="performative")
@@ -338,6 +366,7 @@ class Agent:
         message_id: str | None = None,
         on_receiver_lost: OnReceiverLost | None = None,
         when_full: WhenFull = "fail",
+        wait_for_provider: bool = False,
         **parameters: Any,
     ) -> list[Receipt]:
         """Send one message and wait for its receipts.
@@ -348,7 +377,9 @@ class Agent:
         caller has given up.
 
         Args:
-            to: Receiver or receivers, `name` or `name@platform`.
+            to: Receiver or receivers: `name` or `name@platform`; `role:TYPE` for the least busy agent that offers a service
+                of that type in the DF, which stays the one for a conversation; `topic:a.b` for everybody who listens to it;
+                `*` for every connected agent but this one.
             performative: The communicative act.
             content: Text or bytes; None for none.
             priority: Urgency.
@@ -363,10 +394,13 @@ class Agent:
                 "fail" has that raised at once. With "wait" the message is sent again until the receiver takes it,
                 refuses it for good, or the agent is closed; what is sent to the same receiver with "wait" meanwhile
                 waits behind it, so that the order holds, and other receivers are not concerned.
+            wait_for_provider: A message to a role that nobody serves, or to a topic that nobody listens to, is likewise
+                sent again until somebody does; else NO_PROVIDER is raised at once.
             parameters: Further ACL parameters, such as ``conversation_id`` or ``ontology``.
 
         Returns:
-            A receipt for each receiver that is DUPLICATE; empty when all were accepted anew.
+            A receipt for each receiver that is DUPLICATE, and for each topic and `*`, which tells how many were `reached`;
+            empty when all others were accepted anew.
 
         Raises:
             DeliveryRefused: A receiver was not reached, or there is none; its `receipts` tell of all. HELD is the
@@ -388,6 +422,7 @@ class Agent:
             message_id=message_id,
             on_receiver_lost=on_receiver_lost,
             when_full=when_full,
+            wait_for_provider=wait_for_provider,
         )
 
     async def send_message(
@@ -403,6 +438,7 @@ class Agent:
         to: Sequence[str] = (),
         on_receiver_lost: OnReceiverLost | None = None,
         when_full: WhenFull = "fail",
+        wait_for_provider: bool = False,
     ) -> list[Receipt]:
         """Send an ACL message as it is; arguments, result and errors as `send`.
 
@@ -417,13 +453,31 @@ class Agent:
             to: Delivery addresses, where they are others than the receivers that the message names.
             on_receiver_lost: As `send`.
             when_full: As `send`.
+            wait_for_provider: As `send`.
         """
         patience = patience_of(when_full, report)
+        if wait_for_provider:
+            patience = patience or patience_of("wait", report)
+        acp = self._in_acp(message, priority=priority, expires_in=expires_in, message_id=message_id)
+        if acp:
+            # It answers what came as an ACP message.
+            return await self._answer_in_acp(acp, patience=patience, transient=transient, headers=headers, to=to)
         payload = encoded(message, priority, transient, expires_in, report, message_id, headers, to, on_receiver_lost)
-        return await self._sender.send(message, payload, to=to, patience=patience, priority=priority)
+        return await self._sender.send(
+            message,
+            payload,
+            to=to,
+            patience=patience,
+            waits_for=waits_for(when_full, provider=wait_for_provider),
+            priority=priority,
+        )
 
     async def _send_answer(self, message: ACLMessage, headers: Mapping[str, str]) -> None:
         """Send what a handler answers; it may wait for room for `answer_patience`."""
+        acp = self._in_acp(message)
+        if acp:
+            await self._answer_in_acp(acp, patience=self._limits.answer_patience, headers=headers)
+            return
         payload = encoded(message, headers=headers)
         await self._sender.send(message, payload, patience=self._limits.answer_patience)
 
@@ -488,6 +542,7 @@ class Agent:
         *,
         timeout: float | None = None,
         on_receiver_lost: OnReceiverLost | None = None,
+        wait_for_provider: bool = False,
         **parameters: Any,
     ) -> Received:
         """Send a `request` and wait for what it leads to (FIPA SC00026): an `inform`, after an `agree` or without.
@@ -502,6 +557,7 @@ class Agent:
             timeout: Seconds to wait for the answer, time for finding a lost bus again included; `request_timeout`
                 (120 s) by default.
             on_receiver_lost: As `send`.
+            wait_for_provider: As `send`.
             parameters: Further ACL parameters; ``performative`` for another act that expects an answer.
 
         Returns:
@@ -529,11 +585,13 @@ class Agent:
             content=content,
             **{"conversation_id": mark, "reply_with": mark, **parameters},
         )
-        question = Question(message, self._session.platform)
+        question = Question(message, self._session.platform, waits_for_provider=wait_for_provider)
         self._questions.add(question)
         try:
             async with asyncio.timeout(seconds):
                 payload = encoded(message, report=Report.RECEIPT_LAZY, on_receiver_lost=on_receiver_lost)
+                if wait_for_provider:
+                    payload += HOLD_ORDER_FLAG
                 await self._sender.hand_over([payload], [message.receivers], question)
                 answer = await question.answer
         except TimeoutError:
@@ -546,7 +604,7 @@ class Agent:
             raise AnswerTimeout(", ".join(whom), seconds, hint) from None
         finally:
             self._questions.discard(question)
-        ending = _ENDINGS.get(answer.performative)
+        ending = ENDINGS.get(answer.performative)
         if ending is not None:
             content_text = answer.content if isinstance(answer.content, str) else ""
             raise ending(answer.sender.name if answer.sender else "", content_text)

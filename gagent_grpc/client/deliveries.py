@@ -7,12 +7,14 @@ others: order and workers (`client.lanes`), frames and reconnecting (`client.ses
 from __future__ import annotations
 
 import asyncio
+import enum
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 
 from gagent_grpc.acl.aid import AgentIdentifier
 from gagent_grpc.client.lanes import Job, Lanes
+from gagent_grpc.client.letters import Letter, LetterBox
 from gagent_grpc.client.message import Received
 from gagent_grpc.client.questions import Questions
 from gagent_grpc.client.transport import is_cancelled
@@ -29,7 +31,20 @@ _MAX_RETRY_DELAY = 60.0
 """Seconds."""
 _REMEMBERED_FAILURES = 1_000
 _REMEMBERED_SENDERS = 10_000
-_NO_ACL = "this agent handles ACL messages; it got another kind of body"
+_NO_BODY = "this agent handles ACL and ACP messages; it got another kind of body"
+
+
+class Taken(enum.Enum):
+    """What became of a delivery that no handler of ACL messages is for."""
+
+    HANDLED = enum.auto()
+    """It is done."""
+    KEPT = enum.auto()
+    """Somebody keeps it in hand, and calls `handled`, `failed` or `not_taken` later; its lane goes on."""
+
+
+class NotTaken(Exception):
+    """Raised where a message is handled while lanes are closed: nobody has taken it, and it is for the next session."""
 
 
 class Deliveries:
@@ -67,6 +82,11 @@ class Deliveries:
         self._failed: OrderedDict[tuple[str, str], None] = OrderedDict()
         """Messages whose failure has been logged with its traceback."""
         self._aids: dict[str, AgentIdentifier] = {}
+        self.claim: Callable[[Received], LetterBox | None] | None = None
+        """Whose message it is, where somebody takes it by himself instead of a handler; None while nobody does."""
+        self.handle_acp: Callable[[Job, AgentIdentifier], Awaitable[Received | Taken]] = _for_nobody
+        """Handles the ACP message of a delivery from an agent, or returns the ACL message that says the same and is to be
+        handled in its place. What it raises has the message delivered again."""
 
     def prepare(self, wake: asyncio.Event) -> None:
         """Make ready for a new life of the agent; ``wake`` is set whenever there is something to write."""
@@ -133,7 +153,12 @@ class Deliveries:
                 continue
             acl = message.acl
             if not (acl.performative or message.HasField("acl")):
-                self._rejects.append(twin.Reject(sequence=sequence, reason=_NO_ACL))
+                if message.HasField("acp"):
+                    # The urgency that the bus reads: its lanes are the same.
+                    urgent = (message.priority or message.acp.metadata.priority) == _URGENT
+                    jobs.append(Job(delivery, None, sequence, key, (sender, "", urgent)))
+                    continue
+                self._rejects.append(twin.Reject(sequence=sequence, reason=_NO_BODY))
                 self._wake.set()
             elif asking and self._questions.take(delivery, self._identifier(sender)):
                 # Not by way of the lanes: the handler that asked may hold the lane, or be the last that may run.
@@ -173,7 +198,25 @@ class Deliveries:
         """Handle one delivery; return whether its lane may go on."""
         self._in_progress.add(job)
         try:
-            await self._handle(Received(job.delivery, self._identifier(job.key[0]), job.acl))
+            sender = self._identifier(job.key[0])
+            message = (
+                Received(job.delivery, sender, job.acl) if job.acl is not None else await self.handle_acp(job, sender)
+            )
+            if isinstance(message, Taken):
+                if message is Taken.HANDLED:
+                    self.handled(job)
+                return True
+            while self.claim is not None and (box := self.claim(message)) is not None:
+                # In hand until whoever takes it is done with it; the lane goes on, since he may wait for what is behind.
+                if await box.put(Letter(message, job)):
+                    return True
+                if self.lanes.closed:
+                    self.leave(job)
+                    return False
+            await self._handle(message)
+        except NotTaken:
+            self.leave(job)
+            return False
         except (Exception, asyncio.CancelledError) as error:
             if isinstance(error, asyncio.CancelledError) and is_cancelled():
                 raise
@@ -182,6 +225,31 @@ class Deliveries:
         self._in_progress.discard(job)
         self._settle(job.key, job.sequence)
         return True
+
+    def handled(self, job: Job) -> None:
+        """Whoever took a delivery out of his box is done with it."""
+        self._in_progress.discard(job)
+        self._settle(job.key, job.sequence)
+
+    def failed(self, job: Job, error: BaseException) -> None:
+        """Whoever took a delivery out of his box has failed: it comes again after a delay, to whoever is for it then."""
+        sequence = job.sequence
+        # Its traceback is in the log already, as the behaviour's.
+        self._failed[job.key] = None
+        if self._give_back(job, error):
+            self.lanes.gave_back(sequence)
+
+    def not_taken(self, job: Job) -> None:
+        """A box is gone with a delivery in it: somebody else's turn."""
+        self.leave(job)
+        if job.sequence:
+            # Without a number it is on its way here once more.
+            self.lanes.put_back(job)
+
+    def leave(self, job: Job) -> None:
+        """Neither handled nor failed: when nobody else takes it, it comes again to the next session."""
+        self._in_progress.discard(job)
+        self._wake.set()
 
     def _settle(self, key: tuple[str, str], sequence: int) -> None:
         self._handled.add(key)
@@ -221,6 +289,10 @@ class Deliveries:
         if len(self._failed) > _REMEMBERED_FAILURES:
             self._failed.popitem(last=False)
         _logger.exception(text, *values)
+
+
+async def _for_nobody(job: Job, sender: AgentIdentifier) -> Taken:
+    return Taken.HANDLED
 
 
 def _words(error: BaseException) -> str:

@@ -6,18 +6,18 @@ Owns: running handlers, in threads where they may block, and their answers. Leav
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 from gagent_grpc.acl.message import AUTOMATIC, ACLMessage
 from gagent_grpc.acl.performative import EXPECTS_ANSWER, Performative
-from gagent_grpc.client.handlers import Answer, Handlers
+from gagent_grpc.client.answers import Declined
+from gagent_grpc.client.handlers import Handlers
 from gagent_grpc.client.message import Received, answer_headers
+from gagent_grpc.client.running import CANCELLED, Running
+from gagent_grpc.client.threads import Threads
 from gagent_grpc.envelope import Outcome
 from gagent_grpc.errors import DeliveryRefused, InvalidArgument, MessageTooLarge
 
@@ -41,57 +41,58 @@ class Handling:
             threads: Handlers that may block at the same time.
         """
         self.handlers = Handlers()
+        self.running = Running()
+        """Handlers at work that a cancel may end."""
+        self.otherwise: Callable[[Received], Awaitable[bool]] | None = None
+        """Is offered what no handler is for, and returns whether that is dealt with; None for nobody."""
         self._name = name
         self._send = send
-        self._most_threads = threads
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads = Threads(f"{name}-handler", threads)
 
     async def handle(self, message: Received) -> None:
         """Run the handler of ``message`` and send what it returns; raise what it raises."""
         found = self.handlers.find(message)
         if found is None:
-            await self._not_for_anybody(message)
+            if self.otherwise is None or not await self.otherwise(message):
+                await self._not_for_anybody(message)
             return
-        if found.is_async:
-            answer = await cast("Awaitable[Answer]", found.handler(message))
-        else:
-            # A handler that blocks must not keep heartbeats and other lanes waiting.
-            made = await self._in_thread(found.handler, message)
-            answer = await made if inspect.isawaitable(made) else made
-        if answer is not None:
+        answer = await self.call(found.handler, message, message, is_async=found.is_async)
+        if isinstance(answer, Declined):
+            raise answer
+        if answer is not None and answer is not CANCELLED:
             if message.performative in EXPECTS_ANSWER:
-                await self._answer(message, Performative.INFORM, answer)
+                await self.answer(message, Performative.INFORM, answer)
             else:
                 # Two agents that answer every inform with another one would never end.
                 act = message.performative.text
                 _logger.warning("%s: text that is returned for %r is not sent; it expects no answer", self._name, act)
 
+    async def call(self, handler: Callable[..., Any], message: Received, *arguments: Any, is_async: bool) -> Any:
+        """Return what a handler of ``message`` returns, called with ``arguments``; CANCELLED where a cancel ended it."""
+        if is_async:
+            return await self.running.run(message, cast("Awaitable[Any]", handler(*arguments)))
+        return await self.call_in_thread(handler, *arguments)
+
+    async def call_in_thread(self, handler: Callable[..., Any], *arguments: Any) -> Any:
+        """Return what a handler returns that may block: it must not keep heartbeats and other lanes waiting."""
+        made = await self._threads.run(handler, *arguments)
+        return await made if inspect.isawaitable(made) else made
+
     def close(self) -> None:
         """Let the threads go. A thread cannot be stopped; what it returns is nobody's any more."""
-        if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
-            self._threads = None
+        self._threads.close()
 
     async def _not_for_anybody(self, message: Received) -> None:
         """FIPA demands an answer to what an agent cannot handle (SC00037, not-understood)."""
         if message.performative in EXPECTS_ANSWER:
             text = f"no handler for {message.performative}"
-            await self._answer(message, Performative.NOT_UNDERSTOOD, text, user_parameters=_BY_PROGRAM)
+            await self.answer(message, Performative.NOT_UNDERSTOOD, text, user_parameters=_BY_PROGRAM)
         else:
             _logger.debug("%s: no handler for %r", self._name, message.performative.text)
 
-    async def _in_thread(self, handler: Callable[[Received], Any], message: Received) -> Any:
-        if self._threads is None:
-            # Its own, with a thread for each handler that may run: the loop's has six on a small machine, for everybody.
-            self._threads = ThreadPoolExecutor(self._most_threads, thread_name_prefix=f"{self._name}-handler")
-        context = contextvars.copy_context()
-        running = asyncio.get_running_loop().run_in_executor(self._threads, _call, context, handler, message)
-        value, error = await running
-        if error is not None:
-            raise error
-        return value
-
-    async def _answer(self, message: Received, act: Performative, content: str | bytes, **parameters: Any) -> None:
+    async def answer(
+        self, message: Received, act: Performative, content: str | bytes | None, **parameters: Any
+    ) -> None:
         """Answer; an answer that cannot be delivered is the asker's loss.
 
         Raises:
@@ -117,11 +118,3 @@ class Handling:
 
 def _sender(message: Received) -> str:
     return message.sender.name if message.sender is not None else "nobody"
-
-
-def _call(context: contextvars.Context, handler: Callable[[Received], Any], message: Received) -> tuple[Any, Any]:
-    """Call a handler in a thread; return its value and its error, since a future does not carry every error."""
-    try:
-        return context.run(handler, message), None
-    except Exception as error:
-        return None, error

@@ -27,7 +27,7 @@ class Job:
     def __init__(self, delivery: Any, acl: Any, sequence: int, key: tuple[str, str], lane: Lane) -> None:
         self.delivery = delivery
         self.acl = acl
-        """The message in it."""
+        """The ACL message in it; None when it holds an ACP message."""
         self.sequence = sequence
         """Number in the mailbox; 0 once the delivery is no longer this agent's to settle."""
         self.key = key
@@ -57,6 +57,9 @@ class Lanes:
         self._workers: set[asyncio.Task[None]] = set()
         self._starting = 0
         self._closed = False
+        self._held = False
+        self._outside: set[int] = set()
+        """Numbers of deliveries in no lane that are on their way back."""
 
     def add(self, jobs: list[Job]) -> None:
         """Take deliveries in the order in which they came; nothing is taken after `close`."""
@@ -91,8 +94,35 @@ class Lanes:
                     self._ready_of(beside).remove(beside)
             elif beside in self._lanes:
                 self._drop(beside, sequences, begun=1)
+        if not self._outside.isdisjoint(sequences):
+            self._outside -= sequences
+            self._drop_waiting(sequences)
         if self._urgent or self._ready:
             self._start_worker()
+
+    def put_back(self, job: Job) -> None:
+        """Take a delivery once more that nobody has begun, before what waits in its lane; not after `close`."""
+        if self._closed:
+            return
+        lane = self._lanes.get(job.lane)
+        if lane is None:
+            self.add([job])
+            return
+        begun = job.lane not in self._ready_of(job.lane)
+        # In the order of acceptance, also when several are put back.
+        place = next((i for i, one in enumerate(lane) if i >= begun and one.sequence > job.sequence), len(lane))
+        lane.insert(place, job)
+
+    def gave_back(self, sequence: int) -> None:
+        """A delivery that is in no lane is on its way back; what the bus returns with it may wait in any lane."""
+        self._outside.add(sequence)
+
+    def _drop_waiting(self, sequences: frozenset[int]) -> None:
+        ready = {*self._ready, *self._urgent}
+        for key in list(self._lanes):
+            self._drop(key, sequences, begun=key not in ready)
+            if key not in self._lanes:
+                self._ready_of(key).remove(key)
 
     def _ready_of(self, key: Lane) -> deque[Lane]:
         return self._urgent if key[2] else self._ready
@@ -118,6 +148,7 @@ class Lanes:
         self._stopped -= dropped
         self._ready.clear()
         self._urgent.clear()
+        self._outside.clear()
 
     def close(self) -> None:
         """Begin no handler any more: what waits, and what still comes, is for the next session."""
@@ -127,6 +158,28 @@ class Lanes:
     def reopen(self) -> None:
         """Take deliveries again, for a new session."""
         self._closed = False
+
+    @property
+    def closed(self) -> bool:
+        """Whether no handler is begun any more."""
+        return self._closed
+
+    def hold(self) -> None:
+        """Begin no handler until `release`; what comes waits here."""
+        self._held = True
+
+    def release(self) -> None:
+        """Begin handlers again."""
+        self._held = False
+        if self._urgent or self._ready:
+            self._start_worker()
+
+    async def idle(self, timeout: float | None) -> bool:
+        """Wait until no handler runs, after `close`; return whether that came within ``timeout`` seconds, if any."""
+        workers = set(self._workers)
+        if workers:
+            _, workers = await asyncio.wait(workers, timeout=timeout)
+        return not workers
 
     def has_worker(self, task: asyncio.Task[object] | None) -> bool:
         """Whether ``task`` is one that runs handlers."""
@@ -152,6 +205,8 @@ class Lanes:
 
         Urgent work may have one more than all the others.
         """
+        if self._held:
+            return
         if self._starting == 0 and len(self._workers) < self._concurrency + bool(self._urgent):
             self._starting += 1
             worker = asyncio.create_task(self._work())

@@ -108,10 +108,13 @@ def encoded(
 
 def answer_headers(original: ACLMessage) -> dict[str, str]:
     """Return the headers of an answer: the trace goes on, and the count of hops rises by one."""
-    headers = dict(original.headers) if isinstance(original, Received) else {}
+    return next_hop(original.headers if isinstance(original, Received) else {})
+
+
+def next_hop(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers of a message that follows from one with ``headers``."""
     hops = headers.get("hops", "0")
-    headers["hops"] = str(int(hops) + 1 if hops.isdecimal() and len(hops) < 10 else 1)
-    return headers
+    return {**headers, "hops": str(int(hops) + 1 if hops.isdecimal() and len(hops) < 10 else 1)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +130,10 @@ class Receipt:
     """Seconds after which a repetition makes sense; None when not known, or never."""
     field: str = ""
     """Field that is at fault; "" for none."""
+    reached: int = 0
+    """Of a topic and of `*`: in how many mailboxes the message is."""
+    missed: int = 0
+    """Of a topic and of `*`: how many agents that should have it do not; each is told by a gap."""
 
     @property
     def delivered(self) -> bool:
@@ -140,7 +147,7 @@ def receipt_from_proto(receipt: bus_service_pb2.Receipt) -> Receipt:
     if outcome is None:
         outcome, detail = Outcome.UNREACHABLE, f"outcome {receipt.outcome}: {detail}"
     retry_after = seconds_of(receipt.retry_after) if receipt.HasField("retry_after") else None
-    return Receipt(outcome, receipt.receiver, detail, retry_after, receipt.field)
+    return Receipt(outcome, receipt.receiver, detail, retry_after, receipt.field, receipt.reached, receipt.missed)
 
 
 _OUTCOMES = {int(outcome): outcome for outcome in Outcome}

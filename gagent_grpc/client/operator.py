@@ -11,39 +11,45 @@ import grpc
 from gagent_grpc.client.admin import AdminClient
 from gagent_grpc.client.ams import AmsClient
 from gagent_grpc.client.df import DfClient
+from gagent_grpc.client.task_calls import TaskCalls
+from gagent_grpc.client.tasks import Following
 from gagent_grpc.client.transport import Calls, endpoints, open_channel
 from gagent_grpc.config import ClientLimits
 from gagent_grpc.errors import BusUnreachable, PreconditionFailed
 
 
-class Operator:
+class Operator(Following):
     """Unary calls to a bus, in the name of nobody in particular. Open while its block lasts."""
 
     token = ""
     """Nobody's."""
 
-    def __init__(self, bus: str | None = None, *, timeout: float | None = None) -> None:
+    def __init__(
+        self, bus: str | None = None, *, timeout: float | None = None, limits: ClientLimits | None = None
+    ) -> None:
         """Make an operator; nothing is connected yet.
 
         Args:
             bus: `HOST:PORT[,HOST:PORT]`; the first one that answers is used.
             timeout: Seconds for each call; `call_timeout` by default.
+            limits: Intervals and bounds; the defaults of `ClientLimits`.
 
         Raises:
             InvalidArgument: An endpoint is not HOST:PORT.
         """
-        limits = ClientLimits()
+        limits = limits or ClientLimits()
         self._endpoints = endpoints(bus)
         self._connect_timeout = min(limits.connect_timeout, timeout or limits.connect_timeout)
         self._channel: grpc.aio.Channel | None = None
         self.endpoint = self._endpoints[0]
-        calls = Calls(self, timeout or limits.call_timeout)
+        calls = Calls(self, timeout or limits.call_timeout, limits)
         self.ams = AmsClient(calls)
         """The agent management system."""
         self.df = DfClient(calls)
         """The directory facilitator."""
         self.admin = AdminClient(calls)
         """Counts, dead letters, and the end of the bus."""
+        self._task_calls = TaskCalls(calls)
 
     async def __aenter__(self) -> Self:
         """Connect to the first endpoint that answers.

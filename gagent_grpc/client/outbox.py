@@ -216,7 +216,7 @@ class Outbox:
             refused = {key: own.pop(key)} if key in own else {}
         else:
             refused, own = own, {}
-        waits = self._passing(receipt) and not sending.given_up
+        waits = self._passing(receipt, sending) and not sending.given_up
         for key, receiver in refused.items():
             alone = len(entry.receivers) == 1
             part = RefusedEntry(
@@ -242,12 +242,12 @@ class Outbox:
             entry.receivers = ()
         return True
 
-    def _passing(self, receipt: Receipt) -> bool:
-        """Whether a refusal that may pass is one that passes by itself: not that of a platform which is not known."""
+    def _passing(self, receipt: Receipt, sending: Sending) -> bool:
+        """Whether a refusal that may pass is waited out: not that of a platform which is not known."""
         if receipt.outcome is Outcome.UNREACHABLE and receipt.retry_after is None:
             platform = receipt.receiver.partition("@")[2]
             return platform in {"", self._platform}
-        return receipt.outcome is not Outcome.NO_PROVIDER
+        return receipt.outcome in sending.waits_for
 
     def _narrow(self, entry: Entry, receivers: Sequence[AgentIdentifier | str]) -> None:
         """Have a message that was sent go to ``receivers`` alone if it is sent again."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from gagent_grpc.acl.aid import AgentIdentifier
 from gagent_grpc.client.message import Receipt
-from gagent_grpc.envelope import Priority
+from gagent_grpc.envelope import Outcome, Priority
 from gagent_grpc.errors import BusError
 from gagent_grpc.pb.gagent.v1 import bus_service_pb2
 
@@ -23,10 +23,17 @@ HOLD_ORDER_FLAG = b"\x48\x01"
 """`BusMessage.hold_order = true`, likewise."""
 
 
+ROOM = frozenset({Outcome.MAILBOX_FULL, Outcome.HELD, Outcome.RATE_LIMITED, Outcome.UNREACHABLE})
+"""Refusals that pass when a receiver, or the store behind all of them, has room again."""
+
+PROVIDER = frozenset({Outcome.NO_PROVIDER, Outcome.HELD})
+"""Refusals that pass when somebody serves a role, or listens to a topic; HELD is that of a message behind another one."""
+
+
 class Sending:
     """Some messages that were handed over together, and their receipts."""
 
-    __slots__ = ("_done", "_left", "give_up_at", "order", "patience", "priority", "refusals")
+    __slots__ = ("_done", "_left", "give_up_at", "order", "patience", "priority", "refusals", "waits_for")
 
     def __init__(
         self,
@@ -35,18 +42,21 @@ class Sending:
         *,
         patience: float = 0.0,
         priority: int = int(Priority.NORMAL),
+        waits_for: Collection[Outcome] = ROOM,
     ) -> None:
         """Expect the receipts of ``count`` messages.
 
         Args:
             count: How many messages.
             done: Is set when all of them have their receipts. Cancelled, it says that nobody waits any more.
-            patience: Seconds that each may wait for room at a receiver; 0 has a refusal told at once.
+            patience: Seconds that each may wait for what a receiver lacks; 0 has a refusal told at once.
+            waits_for: Refusals that are waited out.
             priority: Their urgency; order is kept among messages of one urgency.
         """
         self._left = count
         self._done = done
         self.patience = patience
+        self.waits_for = waits_for
         self.give_up_at = math.inf
         """When the patience ends, in the caller's time; never, while nothing was refused."""
         self.priority = priority
@@ -101,6 +111,7 @@ class Nobody(Sending):
 
     def __init__(self, of: Sending) -> None:
         self.patience = math.inf
+        self.waits_for = of.waits_for
         self.give_up_at = math.inf
         self.priority = of.priority
         self.order = of.order

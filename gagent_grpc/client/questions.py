@@ -7,12 +7,15 @@ Owns: matching by reply-with, and by conversation for agents that do not know it
 from __future__ import annotations
 
 import asyncio
+import math
+from typing import Protocol
 
 from gagent_grpc.acl.aid import AgentIdentifier
 from gagent_grpc.acl.message import ACLMessage
 from gagent_grpc.acl.performative import EXPECTS_ANSWER, Performative
+from gagent_grpc.acp.message import ACPMessage
 from gagent_grpc.client.message import Receipt, Received
-from gagent_grpc.client.pending import Sending
+from gagent_grpc.client.pending import PROVIDER, Sending
 from gagent_grpc.errors import BusError, DeliveryRefused
 from gagent_grpc.pb.gagent.v1 import acl_pb2, bus_service_pb2
 
@@ -22,18 +25,25 @@ _ACTS = frozenset(int(act) for act in Performative)
 class Question(Sending):
     """One request: over with its answer, or with a refusal to deliver it. Acceptance alone changes nothing."""
 
-    __slots__ = ("answer", "asked", "conversation_id", "message", "reply_with")
+    __slots__ = ("answer", "anybody", "asked", "conversation_id", "message", "reply_with")
 
-    def __init__(self, message: ACLMessage, platform: str) -> None:
+    def __init__(self, message: ACLMessage, platform: str, *, waits_for_provider: bool = False) -> None:
         """Ask ``message``, which has `reply_with` and `conversation_id`; agents of ``platform`` have bare names."""
         self.answer: asyncio.Future[Received] = asyncio.get_running_loop().create_future()
-        super().__init__(1, self.answer)
+        patience = math.inf if waits_for_provider else 0.0
+        super().__init__(1, self.answer, patience=patience, waits_for=PROVIDER)
         self.message = message
         self.reply_with = message.reply_with or ""
         self.conversation_id = message.conversation_id or ""
         names = [one.name.removesuffix(f"@{platform}") for one in message.receivers]
         self.asked = frozenset([*names, *(f"{name}@{platform}" for name in names)])
         """Names of those who are asked, in either form."""
+        self.anybody = any(name == "*" or name.startswith(("role:", "topic:")) for name in names)
+        """Who is asked is not known before the answer."""
+
+    def asks(self, sender: str) -> bool:
+        """Whether ``sender`` may be one of those who are asked."""
+        return self.anybody or sender in self.asked
 
     def _conclude(self) -> None:
         refused = [one for _, one in self.refusals if not one.delivered]
@@ -43,15 +53,33 @@ class Question(Sending):
             self.answer.exception()
 
 
+class Listener(Protocol):
+    """Hears of messages before any handler does: conversations of more than a question and its answer."""
+
+    def __bool__(self) -> bool:
+        """Whether it listens to anything at present."""
+        ...
+
+    def take(self, delivery: bus_service_pb2.Delivery, sender: AgentIdentifier) -> bool:
+        """Return whether a message was for it, and is dealt with."""
+        ...
+
+    def fail(self, error: BusError) -> None:
+        """There will be no session any more."""
+        ...
+
+
 class Questions:
     """The questions of one agent that have no answer yet, oldest first."""
 
     def __init__(self) -> None:
+        self.listener: Listener | None = None
+        """Hears of what answers no question; None for nobody."""
         self._by_reply_with: dict[str, list[Question]] = {}
         self._by_conversation: dict[str, list[Question]] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._by_reply_with)
+        return bool(self._by_reply_with or self.listener)
 
     def add(self, question: Question) -> None:
         """Expect an answer."""
@@ -75,6 +103,8 @@ class Questions:
         for waiting in self._by_reply_with.values():
             for question in waiting:
                 question.fail(error)
+        if self.listener is not None:
+            self.listener.fail(error)
 
     def take(self, delivery: bus_service_pb2.Delivery, sender: AgentIdentifier) -> bool:
         """Give an answer to the question that waits for it; return whether one did.
@@ -82,9 +112,14 @@ class Questions:
         An `agree` is taken, and the question goes on waiting for what was agreed to.
         """
         acl = delivery.message.acl
+        # A question within a conversation names itself in its mark, and everything else is the conversation's.
+        if self.listener and acl.in_reply_to not in self._by_reply_with and self.listener.take(delivery, sender):
+            return True
+        if not self._by_reply_with:
+            return False
         lost = _answered_for(acl, sender)
         question = self.find(acl.performative, lost or sender.name, acl.in_reply_to, acl.conversation_id)
-        if question is not None and lost and lost not in question.asked:
+        if question is not None and lost and not question.asks(lost):
             # The failure of a request that nobody waits for any more.
             question = None
         if question is None or acl.performative not in _ACTS:
@@ -132,10 +167,10 @@ def _answered_for(acl: acl_pb2.AclMessage, sender: AgentIdentifier) -> str:
 
 
 def _oldest(waiting: list[Question], sender: str) -> Question | None:
-    return next((one for one in waiting if sender in one.asked), None)
+    return next((one for one in waiting if one.asks(sender)), None)
 
 
-def refusal(refused: list[Receipt], message: ACLMessage) -> DeliveryRefused:
+def refusal(refused: list[Receipt], message: ACLMessage | ACPMessage) -> DeliveryRefused:
     """Return the error that says whom a message did not reach."""
     first = refused[0]
     receiver = first.receiver or ", ".join(one.name for one in message.receivers) or "(no receiver)"

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Literal
 
 from gagent_grpc.acl.aid import AgentIdentifier
 from gagent_grpc.acl.message import ACLMessage
+from gagent_grpc.acp.message import ACPMessage
 from gagent_grpc.client.ids import new_id
 from gagent_grpc.client.message import Receipt
-from gagent_grpc.client.pending import HOLD_ORDER_FLAG, RESEND_FLAG, Sending
+from gagent_grpc.client.pending import HOLD_ORDER_FLAG, PROVIDER, RESEND_FLAG, ROOM, Sending
 from gagent_grpc.client.questions import refusal
 from gagent_grpc.client.session import ClientSession
 from gagent_grpc.codec.acl import acl_to_proto
 from gagent_grpc.config import ClientLimits
-from gagent_grpc.envelope import Priority, Report
+from gagent_grpc.envelope import Outcome, Priority, Report
 from gagent_grpc.errors import InvalidArgument, MessageTooLarge, PreconditionFailed, shown
 from gagent_grpc.pb.gagent.v1 import bus_service_pb2
 
@@ -50,6 +51,11 @@ def patience_of(when_full: WhenFull, report: Report = Report.RECEIPT) -> float:
     return math.inf
 
 
+def waits_for(when_full: WhenFull, *, provider: bool) -> frozenset[Outcome]:
+    """Return the refusals that a message waits out."""
+    return (ROOM if when_full == "wait" else frozenset()) | (PROVIDER if provider else frozenset())
+
+
 class Sender:
     """Sends in the name of one agent."""
 
@@ -60,11 +66,12 @@ class Sender:
 
     async def send(
         self,
-        message: ACLMessage,
+        message: ACLMessage | ACPMessage,
         payload: bytes,
         *,
         to: Sequence[str] = (),
         patience: float = 0.0,
+        waits_for: Collection[Outcome] = ROOM,
         priority: Priority = Priority.NORMAL,
     ) -> list[Receipt]:
         """Send one message and wait for its receipts.
@@ -73,18 +80,19 @@ class Sender:
             message: What is sent, for the error.
             payload: The same, encoded.
             to: Delivery addresses, where they are others than the receivers of the message.
-            patience: Seconds that it may wait for room.
+            patience: Seconds that it may wait for what a receiver lacks.
+            waits_for: Refusals that are waited out.
             priority: Its urgency.
 
         Returns:
-            A receipt for each receiver that is DUPLICATE.
+            A receipt for each receiver that is DUPLICATE, and for each topic and `*`.
 
         Raises:
             DeliveryRefused: A receiver was not reached.
             MessageTooLarge, PreconditionFailed, BusError: As `hand_over`.
         """
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        sending = Sending(1, done, patience=patience, priority=int(priority))
+        sending = Sending(1, done, patience=patience, priority=int(priority), waits_for=waits_for)
         if patience:
             payload += HOLD_ORDER_FLAG
         await self.hand_over([payload], [to or message.receivers], sending)

@@ -24,6 +24,7 @@ from gagent_grpc.client.deliveries import Deliveries
 from gagent_grpc.client.message import Received, receipt_from_proto
 from gagent_grpc.client.outbox import Outbox
 from gagent_grpc.client.questions import Questions
+from gagent_grpc.client.topics import TopicChanges, tell_gap
 from gagent_grpc.client.transport import error_from_status, is_cancelled, open_channel
 from gagent_grpc.codec.frame_size import FrameSize, patience
 from gagent_grpc.codec.management import df_to_proto, state_from_proto
@@ -69,6 +70,8 @@ class Introduction:
     """DF entry to install; None leaves the entry as it is."""
     ephemeral: bool
     ownership: str
+    topics: tuple[str, ...] = ()
+    """Topics to listen to from the start."""
 
 
 class ClientSession:
@@ -83,6 +86,7 @@ class ClientSession:
         *,
         handle: Callable[[Received], Awaitable[None]],
         state_changed: Callable[[LifeCycleState, str], None],
+        granted: Callable[[float | None], None] = lambda seconds: None,
     ) -> None:
         """Make a session; nothing is connected before `run`.
 
@@ -93,9 +97,14 @@ class ClientSession:
             questions: Requests that wait for an answer.
             handle: Handles one message; what it raises has the message delivered again.
             state_changed: Hears of each life-cycle state and who changed it; "" when nobody is named.
+            granted: Hears with each session of the lease of the DF entry in seconds; None for no end, or no entry.
         """
         self.introduction = introduction
         self.outbox = Outbox()
+        self.topics = TopicChanges(introduction.topics)
+        self.gap_handlers: list[Callable[[str, int], None]] = []
+        self.connection_handlers: list[Callable[[bool], None]] = []
+        """Hear when a stream is open, and when it is lost or at its end; they must not raise."""
         self.deliveries = Deliveries(introduction.name, handle, questions, limits)
         self.endpoint = endpoints[0]
         self.token = ""
@@ -107,6 +116,7 @@ class ClientSession:
         self._limits = limits
         self._questions = questions
         self._state_changed = state_changed
+        self._granted = granted
         self._window_messages = 0
         self._window_bytes = 0
         self._heartbeat_interval = _HEARTBEAT_INTERVAL
@@ -170,6 +180,7 @@ class ClientSession:
             self.connected.set()
             self.outbox.fail(self.over)
             self._questions.fail(self.over)
+            self.topics.fail(self.over)
             self.room.set()
 
     async def _hold(self) -> None:
@@ -264,10 +275,15 @@ class ClientSession:
             self._welcome(frame.welcome)
             self._channel = channel
             self.connected.set()
+            for hears in self.connection_handlers:
+                hears(True)
             await self._serve(call)
         finally:
             self.connected.clear()
-            self._channel = None
+            was_open, self._channel = self._channel is not None, None
+            if was_open:
+                for hears in self.connection_handlers:
+                    hears(False)
             self.deliveries.lanes.forget_waiting()
             if call is not None:
                 call.cancel()
@@ -328,6 +344,7 @@ class ClientSession:
             resume_token=self.token,
             window=twin.Window(messages=self._limits.window_messages, bytes=self._limits.window_bytes),
             held_sequences=self.deliveries.held(),
+            topics=self.topics.wanted,
             ephemeral=me.ephemeral,
             ownership=me.ownership,
             client_software=SOFTWARE,
@@ -346,12 +363,15 @@ class ClientSession:
         self._heartbeat_interval = seconds_of(welcome.heartbeat_interval) or _HEARTBEAT_INTERVAL
         self.deliveries.reconnected(frozenset(welcome.held_sequences), self.platform)
         self.outbox.reconnected(self.platform)
+        self.topics.reconnected()
         self._make_room()
         self._draining = False
         self._bye_said = False
         self._heard = True
         self.sessions_opened += 1
         self._wake.set()
+        has_lease = welcome.description.HasField("lease_seconds")
+        self._granted(welcome.description.lease_seconds if has_lease else None)
         state = state_from_proto(welcome.state)
         if state is not None:
             self._state_changed(state, "")
@@ -415,6 +435,9 @@ class ClientSession:
         settle = self.deliveries.settlements()
         if settle is not None:
             return twin.OpenSessionRequest(settle=settle).SerializeToString()
+        change = self.topics.frame()
+        if change is not None:
+            return change
         now = asyncio.get_running_loop().time()
         if self.outbox.waiting or self.outbox.due <= now:
             batch = self.outbox.take(
@@ -477,6 +500,8 @@ class ClientSession:
                 state = state_from_proto(frame.state.state)
                 if state is not None:
                     self._state_changed(state, frame.state.changed_by)
+            elif kind == "subscribed":
+                self.topics.answered(frame.subscribed)
             elif kind == "notice":
                 self._notice(frame.notice)
 
@@ -505,6 +530,8 @@ class ClientSession:
             raise SessionSuperseded(notice.text)
         elif notice.kind == bus_service_pb2.NOTICE_KIND_TERMINATED:
             raise PreconditionFailed(notice.text)
+        elif notice.kind == bus_service_pb2.NOTICE_KIND_GAP:
+            tell_gap(self.introduction.name, self.gap_handlers, notice)
         else:
             _logger.warning("%s: notice %d from the bus: %s", self.introduction.name, notice.kind, notice.text)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -16,7 +16,7 @@ from grpc_status import rpc_status
 
 from gagent_grpc import errors
 from gagent_grpc.codec.times import seconds_of
-from gagent_grpc.config import DEFAULT_ENDPOINT, MIB, SESSION_METADATA_KEY
+from gagent_grpc.config import DEFAULT_ENDPOINT, MIB, SESSION_METADATA_KEY, ClientLimits
 from gagent_grpc.errors import DOMAIN, BusError, BusUnreachable
 
 OPTIONS: list[tuple[str, int]] = [
@@ -142,10 +142,25 @@ ResponseT = TypeVar("ResponseT")
 class Calls:
     """Unary calls over a link: each with a deadline, the caller's token, and errors as our classes."""
 
-    def __init__(self, link: Link, timeout: float) -> None:
-        """Make calls over ``link``, each within ``timeout`` seconds."""
+    def __init__(self, link: Link, timeout: float, limits: ClientLimits | None = None) -> None:
+        """Make calls over ``link``, each within ``timeout`` seconds; ``limits`` has the waits before another attempt."""
         self._link = link
         self._timeout = timeout
+        limits = limits or ClientLimits()
+        self.initial_backoff = limits.initial_backoff
+        """Upper bound of the first wait before a lost stream is begun again, in seconds."""
+        self.max_backoff = limits.max_backoff
+        """Upper bound of any such wait, in seconds."""
+
+    @property
+    def token(self) -> str:
+        """Session token that calls carry at present; "" for none."""
+        return self._link.token
+
+    @property
+    def endpoint(self) -> str:
+        """`HOST:PORT` of the bus in use."""
+        return self._link.endpoint
 
     async def channel(self) -> grpc.aio.Channel:
         """Return the channel in use.
@@ -177,3 +192,53 @@ class Calls:
             if is_cancelled():
                 raise
             raise BusUnreachable(self._link.endpoint, "the connection was closed") from error
+
+    async def begin(
+        self, method: grpc.aio.UnaryStreamMultiCallable[RequestT, ResponseT], request: RequestT
+    ) -> grpc.aio.UnaryStreamCall[RequestT, ResponseT]:
+        """Begin the stream of ``method``, which has no deadline, and return it once the bus has taken it.
+
+        Whoever gets it cancels it at the end.
+
+        Raises:
+            BusError: The bus refused it.
+            BusUnreachable: Nobody answers, or not in time.
+        """
+        call = method(request, metadata=session_metadata(self._link.token))
+        try:
+            async with asyncio.timeout(self._timeout):
+                await call.wait_for_connection()
+        except TimeoutError:
+            call.cancel()
+            raise BusUnreachable(self._link.endpoint, "the call was not answered in time") from None
+        except grpc.aio.AioRpcError as error:
+            raise error_from_status(error, self._link.endpoint) from error
+        except asyncio.CancelledError as error:
+            call.cancel()
+            if is_cancelled():
+                raise
+            raise BusUnreachable(self._link.endpoint, "the connection was closed") from error
+        return call
+
+    async def read(self, call: grpc.aio.UnaryStreamCall[RequestT, ResponseT]) -> ResponseT | None:
+        """Return the next response of a stream; None at its good end.
+
+        Raises:
+            BusError: The error with which the bus ended it.
+            BusUnreachable: The connection was lost.
+        """
+        try:
+            # The types of gRPC do not tell the end from a response.
+            response: Any = await call.read()
+        except grpc.aio.AioRpcError as error:
+            raise error_from_status(error, self._link.endpoint) from error
+        except asyncio.CancelledError as error:
+            if is_cancelled():
+                raise
+            raise BusUnreachable(self._link.endpoint, "the connection was closed") from error
+        except (grpc.aio.UsageError, asyncio.InvalidStateError) as error:
+            raise BusUnreachable(self._link.endpoint, "the connection was closed") from error
+        if response is grpc.aio.EOF:
+            return None
+        found: ResponseT = response
+        return found

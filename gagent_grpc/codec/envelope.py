@@ -7,12 +7,15 @@ exist (`bus.router`).
 from __future__ import annotations
 
 import hashlib
+import time
 
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from gagent_grpc.acl.message import ACLMessage
 from gagent_grpc.acl.performative import Performative
+from gagent_grpc.acp.task_messages import TaskMessage
+from gagent_grpc.codec import task_messages
 from gagent_grpc.codec.acl import acl_from_proto, acl_to_proto
 from gagent_grpc.codec.times import seconds_of
 from gagent_grpc.envelope import Envelope, OnReceiverLost, Priority, Report
@@ -33,6 +36,9 @@ _NORMAL = int(Priority.NORMAL)
 _RECEIPT = int(Report.RECEIPT)
 _HOLD_ORDER_BYTES = 2
 """What `hold_order` takes: no other field fits beside it in as little."""
+_ID_TAG, _ACL_TAG, _HOLD_ORDER = 0x0A, 0x6A, b"\x48\x01"
+"""How these fields of a `BusMessage` begin, and the last one as a whole."""
+_HOPS_DIGITS = 10
 _MAX_SECONDS = 253_402_300_799.0
 """The last second of the year 9999: what a Timestamp may hold."""
 
@@ -68,6 +74,7 @@ class EnvelopeCodec:
             made.expires_at = 0.0
             made.priority = _NORMAL
             made.report = _RECEIPT
+            made.hops = 0
             made.hold_order = hold_order
             made.on_receiver_lost = 0
         else:
@@ -77,6 +84,44 @@ class EnvelopeCodec:
             size = len(message_id.encode())
             raise InvalidArgument(f"id has {size} bytes; expected at most {self._max_id_bytes}", field="id")
         return made
+
+    def decode_stored(self, payload: bytes, *, digest: bytes) -> Envelope:
+        """Return the envelope of a message that `decode` took before; its body is read when that is first asked for.
+
+        So a hundred thousand stored messages do not keep a bus from serving. Nearly all of them are an id and a body; any
+        other is read at once.
+
+        Raises:
+            InvalidArgument: As `decode`, of a message that is read at once.
+        """
+        end = len(payload)
+        hold_order = payload.endswith(_HOLD_ORDER)
+        if hold_order:
+            end -= _HOLD_ORDER_BYTES
+        id_end = 2 + payload[1] if end > 2 and payload[0] == _ID_TAG else 0
+        if not (2 < id_end <= min(self._max_id_bytes, 127) + 2 and _is_body(payload, id_end, end)):
+            return self.decode(payload, digest=digest)
+        made = Envelope()
+        made.read_flow = self._read_late
+        made.payload = payload
+        made.digest = digest
+        made.id = payload[2:id_end].decode()
+        made.transient = made.resend = False
+        made.expires_at = 0.0
+        made.priority = _NORMAL
+        made.report = _RECEIPT
+        made.hops = 0
+        made.hold_order = hold_order
+        made.on_receiver_lost = 0
+        return made
+
+    def _read_late(self, made: Envelope) -> None:
+        """Read the body of a stored message."""
+        acl = _message(made.payload).acl
+        made.read_flow = _read_flow
+        self._read_acl(acl, made)
+        made.protocol = acl.protocol
+        _read_rest(acl, made)
 
     def _read_whole(self, message: bus_service_pb2.BusMessage, made: Envelope) -> None:
         """Read a message of any kind, with all that it may carry beside its body."""
@@ -91,6 +136,9 @@ class EnvelopeCodec:
         to = message.to
         if to:
             made.to = tuple(to)
+        hops = message.headers.get("hops", "")
+        # What is no number of a plausible length counts as none: headers belong to those who write them.
+        made.hops = int(hops) if hops.isdecimal() and len(hops) < _HOPS_DIGITS else 0
         made.transient = message.transient
         made.resend = message.resend
         made.expires_at = 0.0
@@ -100,6 +148,8 @@ class EnvelopeCodec:
             made.expires_at = max(1.0, seconds_of(end))
             if made.expires_at > _MAX_SECONDS:
                 raise InvalidArgument(f"expires_at {end.seconds} s is after the year 9999", field="expires_at")
+        elif which == "acp" and message.acp.metadata.HasField("ttl_seconds"):
+            made.expires_at = _end_of_use(message)
         made.priority = message.priority or (message.acp.metadata.priority if which == "acp" else 0) or _NORMAL
         if made.priority not in _PRIORITIES:
             raise InvalidArgument(f"priority {made.priority}; expected 1 (low) to 4 (urgent)", field="priority")
@@ -126,6 +176,42 @@ class EnvelopeCodec:
         message = bus_service_pb2.BusMessage.FromString(payload)
         return acl_from_proto(message.acl) if message.HasField("acl") else None
 
+    def decode_task(self, payload: bytes) -> TaskMessage | None:
+        """Return what an encoded `BusMessage` says of a task; None when it is not about one.
+
+        Raises:
+            InvalidArgument: A number in it is none that it can be.
+        """
+        return task_messages.read_task_message(payload)
+
+    def encode_task(
+        self,
+        message: TaskMessage,
+        *,
+        source: str,
+        target: str,
+        message_id: str,
+        in_reply_to: str = "",
+        priority: Priority = Priority.NORMAL,
+        expires_at: float = 0.0,
+        resend: bool = False,
+    ) -> bytes:
+        """Return the encoded `BusMessage` around a message about a task; arguments as `Codec.encode_task`."""
+        return task_messages.write_task_message(
+            message,
+            source=source,
+            target=target,
+            message_id=message_id,
+            in_reply_to=in_reply_to,
+            priority=priority,
+            expires_at=expires_at,
+            resend=resend,
+        )
+
+    def complete_delegation(self, payload: bytes, *, task_id: str, message_id: str) -> bytes:
+        """Return an encoded DELEGATE with the ids that its sender left out."""
+        return task_messages.complete_delegation(payload, task_id=task_id, message_id=message_id)
+
     def _read_acl(self, acl: acl_pb2.AclMessage, made: Envelope) -> int:
         """Read what routing needs; return the bytes that the body takes."""
         act = acl.performative
@@ -136,6 +222,12 @@ class EnvelopeCodec:
         made.sender = acl.sender.name if acl.HasField("sender") else ""
         receivers = acl.receivers
         made.to = (receivers[0].name,) if len(receivers) == 1 else tuple([one.name for one in receivers])
+        made.conversation_id = conversation_id = acl.conversation_id
+        if conversation_id:
+            made.protocol = protocol = acl.protocol
+            if protocol:
+                # Its conversation is followed, and another parse would cost four times as much.
+                _read_rest(acl, made)
         # Not the bytes as they came: maps, in the message or in an identifier, have no order of their own on the wire.
         if made.digest:
             return acl.ByteSize()
@@ -187,10 +279,38 @@ class EnvelopeCodec:
                 raise InvalidArgument(f"{name} is not served by this bus; expected a message without it", field=name)
 
 
+def _end_of_use(message: bus_service_pb2.BusMessage) -> float:
+    """Return when the ttl of an ACP message ends, in Unix seconds: counted from when it was made."""
+    ttl = message.acp.metadata.ttl_seconds
+    # Written so that it holds for what is no number, too.
+    if not 0 <= ttl <= _MAX_SECONDS:
+        raise InvalidArgument(f"acp.metadata.ttl_seconds {ttl:g}; expected 0 or more", field="acp.metadata.ttl_seconds")
+    made_at = time.time()
+    if message.HasField("created_at"):
+        made_at = seconds_of(message.created_at)
+    elif message.acp.HasField("timestamp"):
+        made_at = seconds_of(message.acp.timestamp)
+    # Nothing that was said is no end at all.
+    return min(max(1.0, made_at + ttl), _MAX_SECONDS)
+
+
 def _frame_size(body_bytes: int) -> int:
     """Return what an id and a body take beside themselves, as tags and lengths, when nothing else is written."""
     # Ids are shorter than 128 bytes where this is right; a longer one takes the way of a message with more in it.
     return 4 if body_bytes < 0x80 else 5 if body_bytes < 0x4000 else 6 if body_bytes < 0x200000 else 7
+
+
+def _is_body(payload: bytes, at: int, end: int) -> bool:
+    """Whether an ACL body begins at ``at`` and nothing but that is left."""
+    if at >= end or payload[at] != _ACL_TAG:
+        return False
+    length = shift = 0
+    for place in range(at + 1, min(at + 5, end)):
+        length |= (payload[place] & 0x7F) << shift
+        if payload[place] < 0x80:
+            return length > 0 and place + 1 + length == end
+        shift += 7
+    return False
 
 
 def _read_flow(made: Envelope) -> None:
@@ -198,6 +318,11 @@ def _read_flow(made: Envelope) -> None:
     acl = _message(made.payload).acl
     made.protocol = acl.protocol
     made.conversation_id = acl.conversation_id
+    _read_rest(acl, made)
+
+
+def _read_rest(acl: acl_pb2.AclMessage, made: Envelope) -> None:
+    """Read what places a message in its conversation, and whom its answer goes to."""
     made.reply_with = acl.reply_with
     made.in_reply_to = acl.in_reply_to
     made.reply_to = tuple([one.name for one in acl.reply_to]) if acl.reply_to else ()

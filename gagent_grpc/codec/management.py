@@ -8,12 +8,14 @@ from gagent_grpc.acl.descriptions import (
     AMSAgentDescription,
     DFAgentDescription,
     LifeCycleState,
+    PlatformDescription,
+    PlatformService,
     Property,
     SearchConstraints,
     ServiceDescription,
 )
 from gagent_grpc.errors import UnrecognisedParameterValue
-from gagent_grpc.pb.gagent.v1 import agent_pb2
+from gagent_grpc.pb.gagent.v1 import agent_pb2, ams_service_pb2
 
 MAX_DESCRIPTION_BYTES = 300_000
 """Largest df-agent-description, in bytes encoded."""
@@ -124,6 +126,24 @@ def ams_from_proto(description: agent_pb2.AmsAgentDescription) -> AMSAgentDescri
     )
 
 
-def constraints_of(max_results: int | None) -> SearchConstraints:
+def platform_to_proto(description: PlatformDescription) -> ams_service_pb2.PlatformDescription:
+    """Return an ap-description as it travels."""
+    return ams_service_pb2.PlatformDescription(
+        name=description.name,
+        services=[
+            ams_service_pb2.PlatformService(name=one.name, service_type=one.type, addresses=one.addresses)
+            for one in description.services
+        ],
+    )
+
+
+def platform_from_proto(description: ams_service_pb2.PlatformDescription) -> PlatformDescription:
+    """Return the ap-description in ``description``."""
+    services = (PlatformService(one.name, one.service_type, tuple(one.addresses)) for one in description.services)
+    return PlatformDescription(description.name, tuple(services))
+
+
+def constraints_of(max_results: int | None, *, max_depth: int = 0, search_id: str = "") -> SearchConstraints:
     """Return search constraints; an absent number of results is 1, as FIPA has it (SC00023 §6.1.4)."""
-    return SearchConstraints() if max_results is None else SearchConstraints(max_results=max_results)
+    most = SearchConstraints().max_results if max_results is None else max_results
+    return SearchConstraints(max_results=most, max_depth=max_depth, search_id=search_id)

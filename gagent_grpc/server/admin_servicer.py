@@ -20,6 +20,7 @@ from gagent_grpc.pb.gagent.v1 import admin_service_pb2, admin_service_pb2_grpc, 
 from gagent_grpc.server.frames import receipt_to_proto
 from gagent_grpc.server.identity import caller_of
 from gagent_grpc.server.receipts import ReceiptCollector
+from gagent_grpc.server.traffic import tell_traffic
 
 Context = grpc.aio.ServicerContext[Any, Any]
 _log = logging.getLogger(__name__)
@@ -124,6 +125,13 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
             for receipt in response.refused:
                 receipt.ClearField("detail")
         return response
+
+    async def WatchTraffic(  # type: ignore[override]  # [override]: a coroutine that writes, and so knows of its end.
+        self, request: admin_service_pb2.WatchTrafficRequest, context: Context
+    ) -> None:
+        """Tell of the messages that pass."""
+        self._operator(context)
+        await tell_traffic(self._platform, request, context)
 
     async def PurgeDeadLetters(
         self, request: admin_service_pb2.PurgeDeadLettersRequest, context: Context

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import grpc
 
-from gagent_grpc.bus.ams import AgentRecord
+from gagent_grpc.bus.agent_events import AgentNews
+from gagent_grpc.bus.ams import AgentRecord, AgentView
 from gagent_grpc.bus.platform import Platform
-from gagent_grpc.codec.management import ams_from_proto, ams_to_proto, constraints_of, state_to_proto
+from gagent_grpc.codec.management import (
+    ams_from_proto,
+    ams_to_proto,
+    constraints_of,
+    platform_to_proto,
+    state_to_proto,
+)
+from gagent_grpc.codec.times import timestamp_of
 from gagent_grpc.errors import MissingParameter
 from gagent_grpc.pb.gagent.v1 import agent_pb2, ams_service_pb2, ams_service_pb2_grpc
 from gagent_grpc.server.answers import written
 from gagent_grpc.server.identity import caller_of
+from gagent_grpc.server.watching import tell
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -76,6 +85,31 @@ class AmsServicer(ams_service_pb2_grpc.AmsServiceServicer):
         await self._platform.flush()
         return ams_service_pb2.TerminateAgentResponse()
 
+    async def ModifyAgent(
+        self, request: ams_service_pb2.ModifyAgentRequest, context: Context
+    ) -> ams_service_pb2.ModifyAgentResponse:
+        """Change the ownership of an agent, its state, or both."""
+        _named("ams-agent-description", "name", request.description.name.name)
+        record = self._platform.modify_agent(ams_from_proto(request.description), caller_of(self._platform, context))
+        await self._platform.flush()
+        return ams_service_pb2.ModifyAgentResponse(description=_described(record))
+
+    async def GetDescription(
+        self, request: ams_service_pb2.GetDescriptionRequest, context: Context
+    ) -> ams_service_pb2.GetDescriptionResponse:
+        """Describe the platform."""
+        return ams_service_pb2.GetDescriptionResponse(description=platform_to_proto(self._platform.get_description()))
+
+    async def WatchAgents(  # type: ignore[override]  # [override]: a coroutine that writes, and so knows of its end.
+        self, request: ams_service_pb2.WatchAgentsRequest, context: Context
+    ) -> None:
+        """Tell who is there, and what changes."""
+        caller_of(self._platform, context)
+        watch = self._platform.watch_agents(
+            ams_from_proto(request.template), request.cursor, with_ephemeral=request.with_ephemeral
+        )
+        await tell(watch, _news, context, timeout=self._platform.limits.write_timeout)
+
 
 def _named(what: str, parameter: str, name: str) -> str:
     if not name:
@@ -84,9 +118,24 @@ def _named(what: str, parameter: str, name: str) -> str:
 
 
 def _described(record: AgentRecord) -> agent_pb2.AmsAgentDescription:
+    return _viewed(record.view())
+
+
+def _viewed(view: AgentView) -> agent_pb2.AmsAgentDescription:
     return ams_to_proto(
-        record.description(),
-        connected=record.session is not None,
-        mailbox_messages=record.mailbox.messages + record.mailbox.reserve_messages,
-        ephemeral=record.ephemeral,
+        view.description,
+        connected=view.connected,
+        mailbox_messages=view.mailbox_messages,
+        ephemeral=view.ephemeral,
+    )
+
+
+def _news(news: AgentNews) -> ams_service_pb2.WatchAgentsResponse:
+    return ams_service_pb2.WatchAgentsResponse(
+        cursor=news.cursor,
+        kind=cast("ams_service_pb2.AgentEventKind.ValueType", int(news.kind)),
+        description=_viewed(news.agent) if news.agent is not None else None,
+        previous_state=state_to_proto(news.previous_state),
+        cause=news.cause,
+        at=timestamp_of(news.at),
     )

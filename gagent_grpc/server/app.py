@@ -19,7 +19,12 @@ from gagent_grpc.bus.ports import Store
 from gagent_grpc.codec.envelope import EnvelopeCodec
 from gagent_grpc.config import DEFAULT_PLATFORM, BusLimits
 from gagent_grpc.errors import ConfigurationError
-from gagent_grpc.pb.gagent.v1 import admin_service_pb2_grpc, ams_service_pb2_grpc, df_service_pb2_grpc
+from gagent_grpc.pb.gagent.v1 import (
+    admin_service_pb2_grpc,
+    ams_service_pb2_grpc,
+    df_service_pb2_grpc,
+    task_service_pb2_grpc,
+)
 from gagent_grpc.server import reflection
 from gagent_grpc.server.admin_servicer import AdminServicer
 from gagent_grpc.server.ams_servicer import AmsServicer
@@ -28,6 +33,7 @@ from gagent_grpc.server.clock import SteadyClock
 from gagent_grpc.server.df_servicer import DfServicer
 from gagent_grpc.server.interceptors import ErrorInterceptor
 from gagent_grpc.server.options import max_concurrent_rpcs, max_connections, server_options
+from gagent_grpc.server.task_servicer import TaskServicer
 
 _log = logging.getLogger(__name__)
 
@@ -60,6 +66,9 @@ class Bus:
         # First of all, so that whoever balances load sends nobody here any more.
         await self._health.enter_graceful_shutdown()
         await self.platform.drain()
+        # Last, since those who watch see how it ends.
+        self.platform.post.traffic.close()
+        self.platform.tasks.close()
         # Sessions have ended by now; this waits for unary calls and refuses new ones.
         await self._server.stop(self.platform.limits.drain_grace)
 
@@ -104,6 +113,7 @@ async def open_bus(
         server.add_generic_rpc_handlers((BusServicer(core).handlers(), *reflection.handlers()))
         ams_service_pb2_grpc.add_AmsServiceServicer_to_server(AmsServicer(core), server)
         df_service_pb2_grpc.add_DfServiceServicer_to_server(DfServicer(core), server)
+        task_service_pb2_grpc.add_TaskServiceServicer_to_server(TaskServicer(core), server)
         stop_requested = asyncio.Event()
         admin_service_pb2_grpc.add_AdminServiceServicer_to_server(AdminServicer(core, stop_requested), server)
         health_pb2_grpc.add_HealthServicer_to_server(healthiness, server)
@@ -112,6 +122,7 @@ async def open_bus(
             await healthiness.set(service, health_pb2.HealthCheckResponse.SERVING)
         await server.start()
         bus = Bus(core, server, healthiness, f"{listen.rpartition(':')[0]}:{port}", stop_requested)
+        core.addresses.append(bus.address)
         _log.info("bus listens: %s, platform %r, up to %d connections", bus.address, platform, max_connections(bounds))
         draining = asyncio.create_task(bus.drain_on_request())
         try:

@@ -140,6 +140,9 @@ class BusServicer:
                 )
             elif kind == "window":
                 session.set_window(frame.window.messages, frame.window.bytes)
+            elif kind == "subscribe":
+                asked = frame.subscribe
+                self._platform.subscribe(session, asked.number, add=asked.add, remove=asked.remove)
             elif kind == "bye":
                 self._platform.bye(session, deregister=frame.bye.deregister)
                 # The name may be somebody else's from now on, so nothing more is taken in it.

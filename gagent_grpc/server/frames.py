@@ -15,6 +15,7 @@ from gagent_grpc.bus.mailbox import Letter
 from gagent_grpc.bus.origins import Receipt
 from gagent_grpc.bus.platform import Hello, Opened
 from gagent_grpc.bus.session import Nack, Outgoing
+from gagent_grpc.bus.topics import check_subscriptions
 from gagent_grpc.codec.envelope import unknown_fields
 from gagent_grpc.codec.management import df_from_proto, df_to_proto, state_to_proto
 from gagent_grpc.codec.times import duration_to_proto, seconds_of, timestamp_of
@@ -28,7 +29,7 @@ MAX_SEQUENCES = 100_000
 _RECEIPT_BYTES = 64
 """What a receipt takes at most without its detail and its receiver."""
 _FRAME_NAMES = tuple(field.name for field in Frame.DESCRIPTOR.oneofs_by_name["frame"].fields)
-_NOT_SERVED_IN_HELLO = {6: "take_over", 9: "topics"}
+_NOT_SERVED_IN_HELLO = {6: "take_over"}
 
 
 def decode_frame(data: bytes) -> tuple[str, twin.OpenSessionRequest]:
@@ -58,7 +59,7 @@ def hello_from_frame(hello: twin.Hello) -> Hello:
     """Return what a client wants.
 
     Raises:
-        InvalidArgument: The protocol version is not spoken here, or a field is not served.
+        InvalidArgument: The protocol version is not spoken here, a field is not served, or a topic is not valid.
     """
     if hello.protocol_version != PROTOCOL_VERSION:
         raise InvalidArgument(
@@ -78,6 +79,7 @@ def hello_from_frame(hello: twin.Hello) -> Hello:
         window_bytes=hello.window.bytes,
         held=frozenset(hello.held_sequences),
         description=df_from_proto(hello.description) if hello.HasField("description") else None,
+        topics=check_subscriptions(hello.topics),
         ephemeral=hello.ephemeral,
         ownership=hello.ownership,
         software=hello.client_software[:100],
@@ -122,6 +124,7 @@ def welcome_frame(opened: Opened, platform: str, limits: BusLimits) -> bytes:
         state=state_to_proto(session.record.state),
         attached=opened.attached,
         held_sequences=sorted(opened.held),
+        topics=opened.topics,
     )
     if opened.description is not None:
         welcome.description.CopyFrom(df_to_proto(opened.description))
@@ -140,11 +143,20 @@ def control_frames(out: Outgoing) -> Iterator[bytes]:
         yield twin.OpenSessionResponse(state=made).SerializeToString()
     for notice in out.notices:
         frame = twin.OpenSessionResponse(
-            notice=twin.Notice(kind=twin.NoticeKind.Value(f"NOTICE_KIND_{notice.kind}"), text=notice.text)
+            notice=twin.Notice(
+                kind=twin.NoticeKind.Value(f"NOTICE_KIND_{notice.kind}"),
+                text=notice.text,
+                address=notice.address,
+                missed=notice.missed,
+                conversation_id=notice.conversation_id,
+            )
         )
         if notice.reconnect_after is not None:
             frame.notice.reconnect_after.CopyFrom(duration_to_proto(notice.reconnect_after))
         yield frame.SerializeToString()
+    for answer in out.subscribed:
+        subscribed = twin.Subscribed(number=answer.number, topics=answer.topics, error=answer.error)
+        yield twin.OpenSessionResponse(subscribed=subscribed).SerializeToString()
     if out.returned:
         yield twin.OpenSessionResponse(returned=twin.ReturnBatch(sequences=out.returned)).SerializeToString()
     if out.heartbeat:
@@ -188,6 +200,8 @@ def receipt_to_proto(receipt: Receipt) -> twin.Receipt:
         detail=receipt.detail,
         retryable=receipt.outcome.retryable,
         field=receipt.field,
+        reached=receipt.reached,
+        missed=receipt.missed,
     )
     if receipt.retry_after is not None:
         made.retry_after.CopyFrom(duration_to_proto(receipt.retry_after))

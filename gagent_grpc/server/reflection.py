@@ -21,6 +21,7 @@ from gagent_grpc.pb.gagent.v1 import (
     ams_service_pb2,
     bus_service_pb2,
     df_service_pb2,
+    task_service_pb2,
 )
 
 SERVICES = (
@@ -28,10 +29,21 @@ SERVICES = (
     "gagent.v1.AmsService",
     "gagent.v1.BusService",
     "gagent.v1.DfService",
+    "gagent.v1.TaskService",
     "grpc.health.v1.Health",
 )
 """Full names of the services that a bus serves."""
-_FILES = (agent_pb2, acl_pb2, acp_pb2, bus_service_pb2, ams_service_pb2, df_service_pb2, admin_service_pb2, health_pb2)
+_FILES = (
+    agent_pb2,
+    acl_pb2,
+    acp_pb2,
+    bus_service_pb2,
+    ams_service_pb2,
+    df_service_pb2,
+    task_service_pb2,
+    admin_service_pb2,
+    health_pb2,
+)
 
 
 def public_pool() -> descriptor_pool.DescriptorPool:

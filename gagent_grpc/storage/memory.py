@@ -63,7 +63,22 @@ class MemoryStore:
     def put_description(self, entry: StoredDescription) -> None:
         """Keep nothing."""
 
+    def put_topics(self, name: str, topics: Sequence[str]) -> None:
+        """Do nothing."""
+
     def remove_description(self, name: str) -> None:
+        """Keep nothing."""
+
+    def put_task(self, number: int, part: str, body: str) -> None:
+        """Keep nothing."""
+
+    def add_task_event(self, number: int, sequence: int, body: str) -> None:
+        """Keep nothing."""
+
+    def trim_task_events(self, number: int, before: int) -> None:
+        """Keep nothing."""
+
+    def remove_task(self, number: int) -> None:
         """Keep nothing."""
 
     def prune_keys(self, settled_before: float, keep: int) -> None:

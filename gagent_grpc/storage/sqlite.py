@@ -186,9 +186,29 @@ class SqliteStore:
         """
         self._append(sqlite_rows.put_description_operation(entry))
 
+    def put_topics(self, name: str, topics: Sequence[str]) -> None:
+        """Write the subscriptions of an agent; none at all removes them."""
+        self._append(sqlite_rows.put_topics_operation(name, topics))
+
     def remove_description(self, name: str) -> None:
         """Remove the DF entry of exactly that name."""
         self._append(sqlite_rows.remove_description_operation(name))
+
+    def put_task(self, number: int, part: str, body: str) -> None:
+        """Write one part of a task in the place of the former one."""
+        self._append(sqlite_rows.put_task_operation(number, part, body))
+
+    def add_task_event(self, number: int, sequence: int, body: str) -> None:
+        """Add an event of a task."""
+        self._append(sqlite_rows.add_task_event_operation(number, sequence, body))
+
+    def trim_task_events(self, number: int, before: int) -> None:
+        """Forget the events of a task whose sequence is below ``before``."""
+        self._append(sqlite_rows.trim_task_events_operation(number, before))
+
+    def remove_task(self, number: int) -> None:
+        """Remove a task with all its parts and events; harmless for one that is not there."""
+        self._append(sqlite_rows.remove_task_operation(number))
 
     def prune_keys(self, settled_before: float, keep: int) -> None:
         """Forget the keys of messages settled before a time, and the oldest ones beyond ``keep``."""

@@ -18,14 +18,14 @@ from typing import ClassVar, Literal
 
 import apsw
 
-from gagent_grpc.bus.ports import StoredKey, StoredPlatform
+from gagent_grpc.bus.ports import StoredKey, StoredPlatform, StoredTask
 from gagent_grpc.errors import BusError, ConfigurationError, StoreUnavailable
 from gagent_grpc.storage import sqlite_rows
 from gagent_grpc.storage.sqlite_rows import Operation, Row, Value
 
 APPLICATION_ID = 0x67416742
 """`application_id` of the file, "gAgB": tells a bus's database from those of other programs."""
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """`user_version` of the file; a bus reads files up to its own."""
 
 _MAGIC = b"SQLite format 3\x00"
@@ -93,7 +93,24 @@ CREATE TABLE dead_letters (
     reason INTEGER NOT NULL, error TEXT NOT NULL, died_at REAL NOT NULL, payload BLOB NOT NULL, checksum INTEGER NOT NULL
 ) STRICT;
 """
-_MIGRATIONS = {1: "ALTER TABLE messages ADD COLUMN redriven INTEGER NOT NULL DEFAULT 0;" + _DEAD_LETTERS}
+_TOPICS = """
+CREATE TABLE topics (name TEXT PRIMARY KEY, body TEXT NOT NULL, checksum INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+"""
+# In parts, so that a report of progress does not write again what was delegated, which may be a megabyte.
+_TASKS = """
+CREATE TABLE task_parts (
+    number INTEGER NOT NULL, part TEXT NOT NULL, body TEXT NOT NULL, checksum INTEGER NOT NULL,
+    PRIMARY KEY (number, part)
+) STRICT;
+CREATE TABLE task_events (
+    number INTEGER NOT NULL, sequence INTEGER NOT NULL, body TEXT NOT NULL, checksum INTEGER NOT NULL,
+    PRIMARY KEY (number, sequence)
+) STRICT;
+"""
+_MIGRATIONS = {
+    1: "ALTER TABLE messages ADD COLUMN redriven INTEGER NOT NULL DEFAULT 0;" + _DEAD_LETTERS,
+    2: _TOPICS + _TASKS,
+}
 """What makes of a file of each older schema one of the next."""
 
 _SELECT_MESSAGES = """
@@ -109,11 +126,14 @@ _SELECT_KEYS = "SELECT sender, key, receiver, digest, settled_at FROM settled_ke
 _SELECT_DESCRIPTIONS = """
     SELECT name, registered_at, lease_end, body, checksum FROM descriptions ORDER BY registered_at, number
 """
+_SELECT_TOPICS = "SELECT name, body, checksum FROM topics"
 _SELECT_DEAD_LETTERS = """
     SELECT number, receiver, sequence, sender, message_id, via, accepted_at, attempt, reason, error, died_at, payload,
         checksum
     FROM dead_letters ORDER BY number
 """
+_SELECT_TASK_PARTS = "SELECT number, part, body, checksum FROM task_parts ORDER BY number"
+_SELECT_TASK_EVENTS = "SELECT number, sequence, body, checksum FROM task_events ORDER BY number, sequence"
 _SELECT_LAST_DEAD_LETTER = "SELECT seq FROM sqlite_sequence WHERE name = 'dead_letters'"
 
 # Statements over many rows: `{rows}` becomes as many `(?, ?)` as there are rows.
@@ -163,6 +183,7 @@ _STATEMENTS: dict[str, tuple[str, ...]] = {
     sqlite_rows.REMOVE_AGENT: (
         "DELETE FROM messages WHERE receiver = ?",
         "DELETE FROM descriptions WHERE name = ?",
+        "DELETE FROM topics WHERE name = ?",
         "DELETE FROM agents WHERE name = ?",
     ),
     sqlite_rows.PUT_DESCRIPTION: (
@@ -173,6 +194,27 @@ _STATEMENTS: dict[str, tuple[str, ...]] = {
         """,
     ),
     sqlite_rows.REMOVE_DESCRIPTION: ("DELETE FROM descriptions WHERE name = ?",),
+    sqlite_rows.PUT_TOPICS: (
+        """
+        INSERT INTO topics (name, body, checksum) VALUES (?, ?, ?)
+        ON CONFLICT (name) DO UPDATE SET body = excluded.body, checksum = excluded.checksum
+        """,
+    ),
+    sqlite_rows.REMOVE_TOPICS: ("DELETE FROM topics WHERE name = ?",),
+    sqlite_rows.PUT_TASK: (
+        """
+        INSERT INTO task_parts (number, part, body, checksum) VALUES (?, ?, ?, ?)
+        ON CONFLICT (number, part) DO UPDATE SET body = excluded.body, checksum = excluded.checksum
+        """,
+    ),
+    sqlite_rows.ADD_TASK_EVENT: (
+        """
+        INSERT INTO task_events (number, sequence, body, checksum) VALUES (?, ?, ?, ?)
+        ON CONFLICT (number, sequence) DO UPDATE SET body = excluded.body, checksum = excluded.checksum
+        """,
+    ),
+    sqlite_rows.TRIM_TASK_EVENTS: ("DELETE FROM task_events WHERE number = ? AND sequence < ?",),
+    sqlite_rows.REMOVE_TASK: ("DELETE FROM task_events WHERE number = ?", "DELETE FROM task_parts WHERE number = ?"),
     sqlite_rows.PRUNE_KEYS: (
         """
         DELETE FROM settled_keys WHERE settled_at < ?1 OR (sender, key, receiver) IN (
@@ -208,6 +250,7 @@ class SqliteFile:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             resources.callback(_FileLock(path).release)
             _check_magic(path)
+            _check_log(path)
             # Made here and not by SQLite, because messages are private; SQLite gives the files beside it the same mode.
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
             self._connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
@@ -240,13 +283,23 @@ class SqliteFile:
             stored.dead_letters = [sqlite_rows.dead_letter_of(row) for row in select(_SELECT_DEAD_LETTERS)]
             for (last,) in select(_SELECT_LAST_DEAD_LETTER):
                 stored.next_dead_letter = last + 1
+            stored.topics = dict(sqlite_rows.topics_of(row) for row in select(_SELECT_TOPICS))
             stored.descriptions = [sqlite_rows.description_of(row) for row in select(_SELECT_DESCRIPTIONS)]
+            stored.tasks = self._load_tasks()
             with self._transaction():
                 self._connection.execute("UPDATE meta SET value = 0 WHERE name = 'clean'")
         last = {message.receiver: message.sequence for message in stored.messages}
         for agent in stored.agents:
             agent.next_sequence = max(agent.next_sequence, last.get(agent.name, 0) + 1)
         return stored
+
+    def _load_tasks(self) -> list[StoredTask]:
+        tasks: dict[int, StoredTask] = {}
+        for number, part, body in map(sqlite_rows.task_part_of, self._connection.execute(_SELECT_TASK_PARTS)):
+            tasks.setdefault(number, StoredTask(number)).parts[part] = body
+        for number, sequence, body in map(sqlite_rows.task_event_of, self._connection.execute(_SELECT_TASK_EVENTS)):
+            tasks.setdefault(number, StoredTask(number)).events.append((sequence, body))
+        return [tasks[number] for number in sorted(tasks)]
 
     def write(self, operations: Sequence[Operation], *, bounded: bool = True) -> None:
         """Write ``operations`` in one transaction, durably: all of them, or none when it raises.
@@ -309,15 +362,17 @@ class SqliteFile:
     def _leave_space(self, operations: Sequence[Operation]) -> None:
         """Make sure that the disk takes new messages and still has space for removing what is stored.
 
+        Dead letters beside them count, too, but by themselves are never refused: they must be written in the end.
+
         A disk that is full of mail alone would stay so: a settle is written to the log first, and what is in the log needs
         its place in the database before the log's room is used again.
 
         Raises:
             apsw.FullError: It has not.
         """
-        size = sqlite_rows.payload_bytes(operations)
-        if not size:
+        if not sqlite_rows.count_accepts(operations):
             return
+        size = sqlite_rows.payload_bytes(operations)
         free, total = self._disk()
         left = min(_MOST_SPACE_LEFT, total // _SPACE_LEFT_SHARE)
         # Twice: once in the log, and once in the database.
@@ -389,7 +444,7 @@ class SqliteFile:
         if empty:
             # The identity in the same transaction, so that a crash leaves an empty file or a whole one.
             with self._transaction():
-                connection.execute(_SCHEMA + _DEAD_LETTERS)
+                connection.execute(_SCHEMA + _DEAD_LETTERS + _TOPICS + _TASKS)
                 connection.pragma("application_id", APPLICATION_ID)
                 connection.pragma("user_version", SCHEMA_VERSION)
         if (found := connection.pragma("quick_check", 1)) != "ok":
@@ -473,6 +528,21 @@ def _check_magic(path: Path) -> None:
         return
     if start not in {b"", _MAGIC}:
         raise ConfigurationError(f"{path}: is not an SQLite database; expected a database of gagent-grpc or a new path")
+
+
+def _check_log(path: Path) -> None:
+    """Make sure that no log waits for a database that is not there: SQLite would make a new one and throw the log away.
+
+    Raises:
+        StoreUnavailable: It does.
+    """
+    log = Path(f"{path}-wal")
+    written = log.stat().st_size if log.exists() else 0
+    if written and not (path.exists() and path.stat().st_size):
+        raise StoreUnavailable(
+            f"{path}: is missing or empty, but its log {log} holds {written:,} bytes of it. Put the database back beside "
+            f"the log, or move {log} away and start with an empty one"
+        )
 
 
 class _FileLock:

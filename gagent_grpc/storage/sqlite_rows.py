@@ -29,9 +29,15 @@ PUT_AGENT = "put agent"
 REMOVE_AGENT = "remove agent"
 PUT_DESCRIPTION = "put description"
 REMOVE_DESCRIPTION = "remove description"
+PUT_TOPICS = "put topics"
+REMOVE_TOPICS = "remove topics"
 PRUNE_KEYS = "prune keys"
 BURY = "bury"
 EXHUME = "exhume"
+PUT_TASK = "put task"
+ADD_TASK_EVENT = "add task event"
+TRIM_TASK_EVENTS = "trim task events"
+REMOVE_TASK = "remove task"
 
 _INTEGERS = 1 << 63
 """SQLite's integers go from minus this to below it."""
@@ -65,13 +71,13 @@ def _check_text(text: str, kind: str) -> None:
 
 
 def payload_bytes(operations: Iterable[Operation]) -> int:
-    """Return the bytes of the messages that ``operations`` add."""
-    payloads = (row[_PAYLOAD] for kind, row in operations if kind == ACCEPT)
+    """Return the bytes of the messages, and of the dead letters, that ``operations`` add."""
+    payloads = (row[_PAYLOADS[kind]] for kind, row in operations if kind in _PAYLOADS)
     return sum(len(payload) for payload in payloads if isinstance(payload, bytes))
 
 
-_PAYLOAD = 9
-"""Place of the payload among the values of an accept."""
+_PAYLOADS = {ACCEPT: 9, BURY: 11}
+"""Place of the payload among the values of what has one."""
 
 
 def accept_operation(message: StoredMessage) -> Operation:
@@ -123,7 +129,7 @@ def put_agent_operation(agent: StoredAgent) -> Operation:
 
 
 def remove_agent_operation(name: str) -> Operation:
-    """Return the operation that removes an agent, its messages and its DF entry."""
+    """Return the operation that removes an agent, its messages, its DF entry and its subscriptions."""
     return REMOVE_AGENT, (name,)
 
 
@@ -147,6 +153,14 @@ def put_description_operation(entry: StoredDescription) -> Operation:
 def remove_description_operation(name: str) -> Operation:
     """Return the operation that removes a DF entry."""
     return REMOVE_DESCRIPTION, (name,)
+
+
+def put_topics_operation(name: str, topics: Sequence[str]) -> Operation:
+    """Return the operation that writes the subscriptions of an agent, or removes them when there are none."""
+    if not topics:
+        return REMOVE_TOPICS, (name,)
+    row = (name, json.dumps(list(topics)))
+    return PUT_TOPICS, (*row, _checksum(row))
 
 
 def prune_keys_operation(settled_before: float, keep: int) -> Operation:
@@ -178,6 +192,28 @@ def exhume_operation(number: int) -> Operation:
     return EXHUME, (number,)
 
 
+def put_task_operation(number: int, part: str, body: str) -> Operation:
+    """Return the operation that writes one part of a task."""
+    row = (number, part, body)
+    return PUT_TASK, (*row, _checksum(row))
+
+
+def add_task_event_operation(number: int, sequence: int, body: str) -> Operation:
+    """Return the operation that adds an event of a task."""
+    row = (number, sequence, body)
+    return ADD_TASK_EVENT, (*row, _checksum(row))
+
+
+def trim_task_events_operation(number: int, before: int) -> Operation:
+    """Return the operation that forgets the events of a task below a sequence."""
+    return TRIM_TASK_EVENTS, (number, before)
+
+
+def remove_task_operation(number: int) -> Operation:
+    """Return the operation that removes a task with its parts and events."""
+    return REMOVE_TASK, (number,)
+
+
 def count_accepts(operations: Iterable[Operation]) -> int:
     """Return how many of ``operations`` are accepts."""
     return sum(kind == ACCEPT for kind, _ in operations)
@@ -191,18 +227,25 @@ def without_accepts(operations: Sequence[Operation]) -> list[Operation]:
     left: list[Operation] = []
     buried = {row[0] for kind, row in operations if kind == BURY}
     seen: set[tuple[Value, ...]] = set()
+    trimmed: dict[Value, Value] = {}
     for kind, row in reversed(operations):
         subject: tuple[Value, ...]
         if kind == ACCEPT:
+            continue
+        if kind in _TASK_KINDS and _is_void(kind, row, seen, trimmed):
             continue
         if kind in {ATTEMPT, SETTLE}:
             subject = (kind, *row[:2])
         elif kind in {PUT_DESCRIPTION, REMOVE_DESCRIPTION}:
             subject = ("description", row[0])
+        elif kind in {PUT_TOPICS, REMOVE_TOPICS}:
+            subject = ("topics", row[0])
         elif kind == PRUNE_KEYS:
             subject = (kind,)
         elif kind in {BURY, EXHUME}:
             subject = ("dead letter", row[0])
+        elif kind in {PUT_TASK, ADD_TASK_EVENT}:
+            subject = (kind, *row[:2])
         else:
             subject = (kind, row[0])
         if subject in seen:
@@ -214,9 +257,24 @@ def without_accepts(operations: Sequence[Operation]) -> list[Operation]:
         if kind == REMOVE_AGENT:
             # An earlier state of the agent is void; the removal stays before a later state, because of its messages.
             seen.add((PUT_AGENT, row[0]))
+            seen.add(("topics", row[0]))
         left.append((kind, row))
     left.reverse()
     return left
+
+
+_TASK_KINDS = frozenset({PUT_TASK, ADD_TASK_EVENT, TRIM_TASK_EVENTS})
+
+
+def _is_void(kind: str, row: Row, seen: set[tuple[Value, ...]], trimmed: dict[Value, Value]) -> bool:
+    """Whether a later operation removes what an earlier one writes of a task; ``trimmed`` notes what later ones trim."""
+    if (REMOVE_TASK, row[0]) in seen:
+        # A number is not used again, so what comes before its removal is void.
+        return True
+    if kind == TRIM_TASK_EVENTS:
+        trimmed.setdefault(row[0], row[1])
+    before = trimmed.get(row[0])
+    return kind == ADD_TASK_EVENT and before is not None and int(row[1]) < int(before)
 
 
 def message_of(row: tuple[Any, ...]) -> StoredMessage:
@@ -266,6 +324,42 @@ def description_of(row: tuple[Any, ...]) -> StoredDescription:
     if _checksum(row[:-1]) != checksum:
         raise ValueError(f"DF entry {name!r} is not what was written")
     return StoredDescription(df_description_from_json(json.loads(body)), registered_at, lease_end)
+
+
+def topics_of(row: tuple[Any, ...]) -> tuple[str, tuple[str, ...]]:
+    """Return the agent and the subscriptions in a row.
+
+    Raises:
+        ValueError: They are not what was written.
+    """
+    name, body, checksum = row
+    if _checksum(row[:-1]) != checksum:
+        raise ValueError(f"the topics of {name!r} are not what was written")
+    return name, tuple(json.loads(body))
+
+
+def task_part_of(row: tuple[Any, ...]) -> tuple[int, str, str]:
+    """Return number, name and text of a part of a task.
+
+    Raises:
+        ValueError: It is not what was written.
+    """
+    if _checksum(row[:-1]) != row[-1]:
+        raise ValueError(f"{row[1]!r} of task {row[0]} is not what was written")
+    number, part, body, _ = row
+    return number, part, body
+
+
+def task_event_of(row: tuple[Any, ...]) -> tuple[int, int, str]:
+    """Return the number of the task, the sequence and the text of an event.
+
+    Raises:
+        ValueError: It is not what was written.
+    """
+    if _checksum(row[:-1]) != row[-1]:
+        raise ValueError(f"event {row[1]} of task {row[0]} is not what was written")
+    number, sequence, body, _ = row
+    return number, sequence, body
 
 
 def dead_letter_of(row: tuple[Any, ...]) -> StoredDeadLetter:

@@ -56,8 +56,6 @@ MUST_BE_REFUSED = frozenset(
     }
 )
 """Damages after which nothing can be right any more."""
-SILENT = frozenset({"no database beside its log", "empty database beside its log"})
-"""Those of them that the store does not refuse yet: it throws away the mail in the log without a word."""
 
 
 def _message(sequence: int) -> StoredMessage:
@@ -333,9 +331,7 @@ async def break_files(folder: Path, *, seed: int, times: int) -> tuple[Counter[s
                 what, problem = await judge(name, path, history)
             counted[what] += 1
             problems += [problem] if problem else []
-            if name in SILENT and what == "refused":
-                problems.append(f"{name}: is refused now; take it out of SILENT")
-            elif name in MUST_BE_REFUSED - SILENT and what != "refused":
+            if name in MUST_BE_REFUSED and what != "refused":
                 problems.append(f"{name}: {what}; expected a refusal")
     more, wrong = judge_unwritable(history, folder)
     return counted + more, problems + wrong

@@ -29,6 +29,8 @@ RATE = 300.0
 """Messages per second of all senders."""
 DELAY = 0.1
 """Seconds that a message is in hand: at any moment about RATE x DELAY are."""
+_MOST = BusLimits().max_deliveries
+"""Deliveries of a message after which it is given up."""
 FAIL_EVERY = 7
 """Every message of a number divisible by it fails at the receivers `f...`; no divisor of the number of receivers."""
 KILLED = {"sdk": ["k0", "k1"], "raw": ["k2", "k3"]}
@@ -88,7 +90,7 @@ async def killed(scale: Scale, *, kills: int) -> Report:
     report.problems += hands.problems + given_up.problems
     report.done = (
         f"{kills} kills in {took:.0f} s with {hands.count:,} messages in hand; "
-        f"{given_up.count:,} given up after {BusLimits().max_deliveries} deliveries each"
+        f"{given_up.count:,} given up after {_MOST} deliveries each"
     )
     if not hands.count or not given_up.count:
         report.problems.append("nothing was in hand, or nothing was given up: the run says nothing")
@@ -141,6 +143,9 @@ class _Deliveries:
                     continue
                 found.count += 1
                 again = deliveries[place + 1] if place + 1 < len(deliveries) else None
+                if again is None and key in self.dead and one.attempt >= _MOST:
+                    # Every one of its readers was killed with it in hand: it is given up like one that kills them.
+                    continue
                 if again is None:
                     found.problems.append(f"{key[0]} was in hand and did not come again")
                 elif not again.redelivered or again.attempt <= one.attempt:
@@ -153,11 +158,11 @@ class _Deliveries:
         """What fails each time was delivered as often as is allowed, counted upwards, and its sender was told."""
         found = _Verdict(0, [])
         names = {name for group in failing.values() for name in group}
-        expected = list(range(1, BusLimits().max_deliveries + 1))
+        expected = list(range(1, _MOST + 1))
         for key in self.accepted:
             number = key[0].rpartition("-")[2]
             if key[1] not in names or int(number) % FAIL_EVERY:
-                if key in self.dead:
+                if key in self.dead and max((one.attempt for one in self.of[key]), default=0) < _MOST:
                     found.problems.append(f"{key[0]} to {key[1]} was given up for no reason")
                 continue
             attempts = [one.attempt for one in self.of[key]]

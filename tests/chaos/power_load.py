@@ -12,8 +12,8 @@ import random
 from gagent_grpc.acl.descriptions import DFAgentDescription, ServiceDescription
 from gagent_grpc.bus.holds import Holds
 from gagent_grpc.bus.mailbox import Letter
-from gagent_grpc.bus.platform import Caller, Hello, Platform
 from gagent_grpc.bus.origins import Receipt
+from gagent_grpc.bus.platform import Caller, Hello, Platform
 from gagent_grpc.bus.session import Nack, Session
 from gagent_grpc.envelope import Outcome
 from gagent_grpc.pb.gagent.v1 import bus_service_pb2 as pb
@@ -30,6 +30,7 @@ class Origin:
     def __init__(self, aid: str) -> None:
         self.aid = aid
         self.holds = Holds()
+        self.wants_failures = True
         self.reached: list[tuple[int, str]] = []
         self.refusals: list[Receipt] = []
         self._waiting = 0

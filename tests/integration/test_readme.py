@@ -54,7 +54,11 @@ def pattern(expected: str) -> re.Pattern[str]:
 
 def test_page_has_examples() -> None:
     assert len(blocks("session")) >= 3
-    assert "gagent request" in README.read_text(encoding="utf-8")
+    text = README.read_text(encoding="utf-8")
+    assert "gagent request" in text
+    names = [(kind, name) for kind, name, _ in BLOCK.findall(text)]
+    # One of two with the same name would not be run.
+    assert len(set(names)) == len(names)
 
 
 @pytest.mark.parametrize("name", sorted(blocks("session")))

@@ -17,6 +17,7 @@ from gagent_grpc.bus.ports import (
     StoredKey,
     StoredMessage,
     StoredPlatform,
+    StoredTask,
 )
 from gagent_grpc.errors import StoreUnavailable
 
@@ -37,6 +38,8 @@ class ManualStore:
         """Names of the writes that are about messages and dead letters, in their order."""
         self.agents: dict[str, StoredAgent] = {}
         self.descriptions: dict[str, StoredDescription] = {}
+        self.topics: dict[str, tuple[str, ...]] = {}
+        self.tasks: dict[int, StoredTask] = {}
         self.closed: bool | None = None
         self.flushing = asyncio.Event()
         self.flushing.set()
@@ -95,8 +98,24 @@ class ManualStore:
         assert entry.description.name is not None
         self.descriptions[entry.description.name] = entry
 
+    def put_topics(self, name: str, topics: Sequence[str]) -> None:
+        self.topics[name] = tuple(topics)
+
     def remove_description(self, name: str) -> None:
         self.descriptions.pop(name, None)
+
+    def put_task(self, number: int, part: str, body: str) -> None:
+        self.tasks.setdefault(number, StoredTask(number)).parts[part] = body
+
+    def add_task_event(self, number: int, sequence: int, body: str) -> None:
+        self.tasks.setdefault(number, StoredTask(number)).events.append((sequence, body))
+
+    def trim_task_events(self, number: int, before: int) -> None:
+        task = self.tasks[number]
+        task.events = [one for one in task.events if one[0] >= before]
+
+    def remove_task(self, number: int) -> None:
+        self.tasks.pop(number, None)
 
     def prune_keys(self, settled_before: float, keep: int) -> None:
         pass

@@ -17,11 +17,21 @@ from gagent_grpc.pb.gagent.v1 import (
     ams_service_pb2,
     bus_service_pb2,
     df_service_pb2,
+    task_service_pb2,
 )
 
 FILES: list[FileDescriptor] = [
     module.DESCRIPTOR
-    for module in (acl_pb2, acp_pb2, admin_service_pb2, agent_pb2, ams_service_pb2, bus_service_pb2, df_service_pb2)
+    for module in (
+        acl_pb2,
+        acp_pb2,
+        admin_service_pb2,
+        agent_pb2,
+        ams_service_pb2,
+        bus_service_pb2,
+        df_service_pb2,
+        task_service_pb2,
+    )
 ]
 # Words that a field, an RPC or a message cannot bear without being changed in some language's generated code: those of
 # C++, Java, C#, Go, Rust and JavaScript.
@@ -46,8 +56,12 @@ ACCEPTED = {
     # C++ names it `template_`, everybody else leaves it; FIPA has no other word for what a search is made by.
     "SearchAgentsRequest.template",
     "SearchDescriptionsRequest.template",
+    "WatchAgentsRequest.template",
+    "WatchDescriptionsRequest.template",
     # Java writes getTransient(), which is no keyword; the generated field is private and named transient_.
     "BusMessage.transient",
+    # Of C# alone, which writes Event; the generated field is private and named event_.
+    "WatchTaskResponse.event",
 }
 
 
@@ -148,7 +162,11 @@ def test_counters_are_unsigned_and_nothing_is_fixed_or_a_group() -> None:
         descriptor_pb2.FieldDescriptorProto.TYPE_UINT64,
     }
     # A limit that may be negative, which means "all".
-    signed = {"SearchAgentsRequest.max_results", "SearchDescriptionsRequest.max_results"}
+    signed = {
+        "SearchAgentsRequest.max_results",
+        "SearchDescriptionsRequest.max_results",
+        "SearchDescriptionsRequest.max_depth",
+    }
     for message in messages():
         for field in message.fields:
             assert field.type in plain or f"{message.name}.{field.name}" in signed

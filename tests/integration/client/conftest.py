@@ -49,3 +49,17 @@ def inbox() -> Inbox:
 @pytest.fixture
 def inboxes() -> Callable[[], Inbox]:
     return Inbox
+
+
+@pytest.fixture
+async def boss(agents: AgentFactory) -> Agent:
+    """Return an open agent that delegates tasks."""
+    return await agents("boss")
+
+
+@pytest.fixture
+async def worker(bus: Bus) -> AsyncIterator[Agent]:
+    """Return an agent that offers `work`, which the test opens when it has its handlers."""
+    agent = Agent("worker", bus=bus.address, services=["work"], limits=QUICK)
+    yield agent
+    await agent.aclose(grace=0)

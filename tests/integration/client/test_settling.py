@@ -179,13 +179,13 @@ async def test_a_blocking_handler_may_raise_anything(bus: Any, agents: Any) -> N
     await settled(bus, "bob")
 
 
-async def test_a_message_that_is_no_acl_message_is_given_up_and_the_next_one_handled(
+async def test_a_message_that_acl_has_no_word_for_is_settled_and_the_next_one_handled(
     bus: Any, agents: Any, connect: Any, inbox: Any
 ) -> None:
     await agents("bob", inbox)
     raw = await connect(bus, "raw")
     message = pb.BusMessage(to=["bob"])
-    message.acp.message_type = 1
+    message.acp.message_type = 4
     message.acp.source, message.acp.target = "raw", "bob"
     await raw.send(message)
     assert await raw.receipted(1) == []

@@ -132,15 +132,15 @@ async def test_each_receiver_is_reached_or_named(bus: Bus, connect: Any) -> None
     assert [outcome_of(one) for one in receipts] == [
         (1, "nobody", "NO_SUCH_AGENT"),
         (1, "carol@elsewhere", "UNREACHABLE"),
-        (1, "role:sum", "INVALID"),
+        (1, "role:sum", "NO_PROVIDER"),
         (1, "a b", "INVALID"),
         (3, "nobody", "NO_SUCH_AGENT"),
     ]
     assert "registered: bob, alice" in receipts[0].detail
     assert "'elsewhere'" in receipts[1].detail
     assert receipts[1].retryable
-    assert "role:sum" in receipts[2].detail
-    assert receipts[2].field == "to"
+    assert "'sum'" in receipts[2].detail
+    assert receipts[3].field == "to"
     await bob.delivered(2)
     assert texts(bob) == ["one", "two"]
 

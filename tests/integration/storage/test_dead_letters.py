@@ -22,6 +22,7 @@ from gagent_grpc.envelope import DeadReason
 from gagent_grpc.errors import InvalidArgument, StoreUnavailable
 from gagent_grpc.storage import sqlite_rows
 from gagent_grpc.storage.sqlite import SqliteStore
+from gagent_grpc.storage.sqlite_file import SCHEMA_VERSION
 
 OLD_SCHEMA = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;
@@ -262,7 +263,7 @@ async def test_file_of_version_1_keeps_what_it_holds_and_takes_dead_letters(path
     assert stored.dead_letters == [dead(1)]
     assert stored.messages == [messages[1], replace(message(3), redriven=8)]
     other = apsw.Connection(str(path))
-    assert other.pragma("user_version") == 2
+    assert other.pragma("user_version") == SCHEMA_VERSION
     other.close()
 
 

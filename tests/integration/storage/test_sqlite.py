@@ -31,11 +31,13 @@ from gagent_grpc.bus.ports import (
     Commit,
     Store,
     StoredAgent,
+    StoredDeadLetter,
     StoredDescription,
     StoredKey,
     StoredMessage,
     StoredPlatform,
 )
+from gagent_grpc.envelope import DeadReason
 from gagent_grpc.errors import ConfigurationError, InvalidArgument, StoreUnavailable
 from gagent_grpc.storage.sqlite import SqliteStore
 
@@ -52,6 +54,12 @@ def message(sequence: int, *, receiver: str = "bob", payload: bytes = b"payload"
         accepted_at=1_700_000_000.25,
         attempt=0,
         payload=payload,
+    )
+
+
+def dead(number: int, *, payload: bytes = b"payload") -> StoredDeadLetter:
+    return StoredDeadLetter(
+        number, "bob", number, "alice@local", f"m-{number}", "", 1.0, 1, DeadReason.REJECTED, "", 2.0, payload
     )
 
 
@@ -557,6 +565,24 @@ async def test_disk_that_mail_alone_has_filled_takes_mail_again_when_that_is_set
     assert (await content(path)).messages == []
 
 
+async def test_dead_letters_take_no_space_that_is_left_for_removing_what_is_stored(small_disk: Path) -> None:
+    """What is given up beside new mail takes its room, too, so that mail waits; what is given up alone never waits."""
+    path, block = small_disk / "bus.db", b"x" * 300_000
+    async with opened(path) as (store, _):
+        assert await accepted(store, message(1))
+        fill(small_disk, but=700_000)
+        with store.together():
+            store.bury(dead(1, payload=block))
+            store.accept(message(2, payload=b"small"))
+        assert (await store.next_commit()).error
+        await flushed(store)
+        store.bury(dead(2, payload=b"small"))
+        await store.flush()
+    stored = await content(path)
+    assert [one.sequence for one in stored.messages] == [1]
+    assert [one.number for one in stored.dead_letters] == [1, 2]
+
+
 async def test_nearly_full_disk_uses_the_room_it_has_again_and_again(small_disk: Path) -> None:
     path, block = small_disk / "bus.db", b"x" * 1_000
     async with opened(path) as (store, _):
@@ -770,6 +796,31 @@ async def test_database_of_newer_version_is_refused(path: Path) -> None:
 async def test_empty_file_becomes_a_database(path: Path) -> None:
     path.parent.mkdir()
     path.touch()
+    assert await content(path) == StoredPlatform()
+
+
+@pytest.mark.parametrize("left", ["nothing", "an empty file"])
+async def test_log_without_its_database_is_refused_and_left_alone(path: Path, tmp_path: Path, left: str) -> None:
+    """SQLite would begin a new database, and remove the log with all the mail in it."""
+    lost = tmp_path / "lost.db"
+    async with opened(path) as (store, _):
+        assert await accepted(store, message(1))
+        shutil.copy(path, tmp_path / "found.db")
+        shutil.copy(f"{path}-wal", f"{lost}-wal")
+    if left == "an empty file":
+        lost.touch()
+    with pytest.raises(
+        StoreUnavailable, match=rf"{lost}: is missing or empty, but its log {lost}-wal holds [\d,]+ bytes"
+    ):
+        await SqliteStore(lost).open()
+    assert lost.exists() == (left == "an empty file")
+    shutil.copy(tmp_path / "found.db", lost)
+    assert (await content(lost)).messages == [message(1)]
+
+
+async def test_log_that_holds_nothing_is_no_reason_to_refuse(path: Path) -> None:
+    path.parent.mkdir()
+    Path(f"{path}-wal").touch()
     assert await content(path) == StoredPlatform()
 
 

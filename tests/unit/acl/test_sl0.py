@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -13,6 +14,8 @@ from gagent_grpc.acl.descriptions import (
     AMSAgentDescription,
     DFAgentDescription,
     LifeCycleState,
+    PlatformDescription,
+    PlatformService,
     Property,
     SearchConstraints,
     ServiceDescription,
@@ -32,6 +35,7 @@ from gagent_grpc.acl.sl0 import (
     parse_action,
     parse_answer,
     parse_request,
+    parse_subscription,
     print_action,
     print_answer,
     print_request,
@@ -486,3 +490,36 @@ def test_action_as_deep_as_it_may_be_can_be_answered() -> None:
 )
 def test_error_becomes_its_fipa_reason(error: BusError, reason: Reason) -> None:
     assert reason_of(error, SEARCH) == reason
+
+
+# ---- the platform and subscriptions ----------------------------------------------------------------------------------
+
+
+@given(
+    st.text(max_size=20),
+    st.lists(
+        st.tuples(st.text(max_size=20), st.text(max_size=20), st.lists(st.text(max_size=20), max_size=3)), max_size=3
+    ),
+)
+def test_description_of_a_platform_comes_back_as_it_was(name: str, services: Any) -> None:
+    platform = PlatformDescription(name, tuple(PlatformService(a, b, tuple(c)) for a, b, c in services))
+    answer = Result(SEARCH, (platform,))
+    assert parse_answer(print_answer(answer)) == answer
+
+
+def test_subscription_is_an_action_or_what_an_action_results_in() -> None:
+    action = f"(action {DF} (search (df-agent-description)))"
+    expected = parse_action(f"({action})")
+    for text in (
+        f"({action})",
+        action,
+        f"((iota ?x (result {action} ?x)))",
+        f"((any ?x (result {action} ?x)))",
+        f"((all ?x (result {action} ?x)))",
+    ):
+        assert parse_subscription(text) == expected
+    for text in (f"((iota ?x (done {action} ?x)))", f"((exists ?x (result {action} ?x)))", "(hello)", "", "((("):
+        with pytest.raises(InvalidArgument):
+            parse_subscription(text)
+    with pytest.raises(InvalidArgument, match="the limit is 131,072"):
+        parse_subscription(" " * 131_073)

@@ -165,3 +165,75 @@ def test_only_an_active_agent_gets_mail_and_only_who_is_there_is_found(ams: Agen
     assert record.matchable == (state in {S.ACTIVE, S.WAITING})
     record.session = None
     assert not record.matchable
+
+
+# ---- the table of SC00023 §5.1.2 -------------------------------------------------------------------------------------
+
+S = LifeCycleState
+TABLE = {
+    (S.ACTIVE, S.SUSPENDED): ("suspend", True, True),
+    (S.WAITING, S.SUSPENDED): ("suspend", True, True),
+    (S.UNKNOWN, S.SUSPENDED): ("suspend", True, True),
+    (S.SUSPENDED, S.ACTIVE): ("resume", False, True),
+    (S.ACTIVE, S.WAITING): ("wait", True, False),
+    (S.WAITING, S.ACTIVE): ("wake up", False, True),
+    (S.ACTIVE, S.TRANSIT): ("move", True, False),
+    (S.TRANSIT, S.ACTIVE): ("execute", False, True),
+}
+
+
+@pytest.mark.parametrize("wanted", list(S))
+@pytest.mark.parametrize("before", list(S))
+def test_state_changes_by_the_table_and_in_no_other_way(ams: AgentManagementSystem, before: S, wanted: S) -> None:
+    record = add(ams, "bob", state=before, session=SOME_SESSION)
+    if before is wanted:
+        assert ams.transition(record, wanted) is None
+    elif (before, wanted) not in TABLE:
+        with pytest.raises(PreconditionFailed, match=f"bob is {before}, from which no transition leads to {wanted}"):
+            ams.transition(record, wanted)
+    else:
+        transition = ams.transition(record, wanted)
+        assert transition is not None
+        assert (transition.name, transition.of_agent, transition.of_ams) == TABLE[before, wanted]
+        ams.carry_out(record, transition)
+        assert record.state is wanted
+
+
+def test_refused_transition_names_those_that_are_possible(ams: AgentManagementSystem) -> None:
+    with pytest.raises(PreconditionFailed, match="possible are: suspended, transit, waiting"):
+        ams.transition(add(ams, "bob", state=S.ACTIVE), S.INITIATED)
+    with pytest.raises(PreconditionFailed, match="it has to open a session first"):
+        ams.transition(add(ams, "eve", state=S.INITIATED), S.WAITING)
+
+
+@pytest.mark.parametrize("before", [S.WAITING, S.TRANSIT])
+def test_agent_without_a_session_is_lost_rather_than_active(ams: AgentManagementSystem, before: S) -> None:
+    record = add(ams, "bob", state=before)
+    transition = ams.transition(record, S.ACTIVE)
+    assert transition is not None
+    ams.carry_out(record, transition)
+    assert record.state is S.UNKNOWN
+
+
+def test_waiting_agent_that_was_suspended_waits_again(ams: AgentManagementSystem) -> None:
+    for session in (SOME_SESSION, None):
+        record = add(ams, f"bob{session is None}", state=S.WAITING, session=session)
+        assert ams.suspend(record)
+        assert ams.resume(record)
+        assert record.state is S.WAITING
+
+
+@pytest.mark.parametrize(
+    ("state", "delivers", "matches"),
+    [
+        (S.INITIATED, False, False),
+        (S.ACTIVE, True, True),
+        (S.SUSPENDED, False, False),
+        (S.WAITING, False, True),
+        (S.TRANSIT, False, False),
+        (S.UNKNOWN, False, False),
+    ],
+)
+def test_mail_and_searches_go_by_the_state(ams: AgentManagementSystem, state: S, delivers: bool, matches: bool) -> None:
+    record = add(ams, "bob", state=state, session=SOME_SESSION)
+    assert (record.deliverable, record.matchable) == (delivers, matches)

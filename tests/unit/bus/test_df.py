@@ -492,3 +492,46 @@ class RegistryAgainstModel(RuleBasedStateMachine):
 
 RegistryAgainstModel.TestCase.settings = settings(deadline=None, max_examples=60, stateful_step_count=25)
 test_registry_agrees_with_a_plain_list = RegistryAgainstModel.TestCase
+
+
+# ---- renewing --------------------------------------------------------------------------------------------------------
+
+
+def test_renewed_lease_begins_anew_and_says_what_is_granted() -> None:
+    df = DirectoryFacilitator(max_entries=10, max_lease=20)
+    df.register(offer("a", "sing", lease=10), now=0)
+    df.register(offer("b", "sing"), now=0)
+    assert df.renew("a", None, now=8).lease_seconds == 10
+    assert df.expire(17.9) == []
+    assert df.renew("a", 15, now=17).lease_seconds == 15
+    assert df.renew("a", 1_000, now=18).lease_seconds == 20
+    assert df.expire(37.9) == ["b"]
+    assert names(df, now=37.9) == ["a"]
+    assert df.expire(38) == ["a"]
+
+
+def test_renewal_keeps_the_entry_and_its_place(df: DirectoryFacilitator) -> None:
+    df.register(offer("a", "sing", lease=10), now=0)
+    df.register(offer("b", "sing"), now=0)
+    before = df.get("a")
+    assert df.renew("a", None, now=5) == before
+    assert names(df, wanted("sing"), now=14) == ["a", "b"]
+    assert df.renew("b", None, now=5).lease_seconds is None
+
+
+def test_only_a_current_entry_is_renewed_and_by_a_positive_lease(df: DirectoryFacilitator) -> None:
+    with pytest.raises(AgentNotRegistered, match="nobody: not registered with the DF"):
+        df.renew("nobody", None, now=0)
+    df.register(offer("a", "sing", lease=10), now=0)
+    for lease in (0, -1, math.nan, math.inf):
+        with pytest.raises(UnrecognisedParameterValue, match="lease-time"):
+            df.renew("a", lease, now=1)
+    with pytest.raises(AgentNotRegistered):
+        df.renew("a", None, now=10)
+
+
+def test_current_entry_is_there_until_its_lease_ends(df: DirectoryFacilitator) -> None:
+    entry = df.register(offer("a", "sing", lease=10), now=0)
+    assert df.current("a", 9.9) == entry
+    assert df.current("a", 10) is None
+    assert df.current("b", 0) is None

@@ -149,6 +149,16 @@ def test_nack_holds_its_lane_and_only_it() -> None:
     ]
 
 
+def test_a_lane_that_waits_takes_no_room_of_the_others() -> None:
+    """Else nothing would go out at all while more of that lane is there than one look takes."""
+    box = mailbox()
+    for lane in "aaaab":
+        put(box, lane=lane)
+    assert take(box, max_messages=1) == [1]
+    box.nack({1: 10.0})
+    assert take(box, max_messages=2, batch_messages=2) == [5]
+
+
 def test_urgent_letter_that_went_out_first_is_no_later_delivery_of_its_lane() -> None:
     box = mailbox()
     put(box, lane="a")
@@ -562,6 +572,19 @@ def test_a_reader_that_goes_of_its_own_will_or_sends_back_puts_nothing_under_sus
     box.nack({1: 0.0, 2: 0.0})
     box.release_due(1.0)
     assert take(box, max_deliveries=3) == [1, 2]
+
+
+def test_what_went_out_alone_holds_up_nothing_once_it_is_no_longer_suspect() -> None:
+    box = mailbox()
+    put(box)
+    lose(box, times=2, max_deliveries=3)
+    assert take(box, max_deliveries=3) == [1]
+    put(box)
+    assert take(box, max_deliveries=3) == []
+    box.return_in_flight()
+    assert take(box, max_deliveries=3) == [1, 2]
+    put(box)
+    assert take(box, max_deliveries=3) == [3]
 
 
 class MailboxMachine(RuleBasedStateMachine):

@@ -10,7 +10,7 @@ from fakes import NotingOrigin
 
 from gagent_grpc.acl import sl0
 from gagent_grpc.acl.aid import AgentIdentifier
-from gagent_grpc.acl.descriptions import DFAgentDescription, LifeCycleState, ServiceDescription
+from gagent_grpc.acl.descriptions import AMSAgentDescription, DFAgentDescription, LifeCycleState, ServiceDescription
 from gagent_grpc.acl.message import ACLMessage
 from gagent_grpc.acl.performative import Performative
 from gagent_grpc.bus.platform import Hello, Platform
@@ -115,9 +115,35 @@ async def test_ams_search_and_description_in_sl0(bench: Bench) -> None:
     answer = sl0.parse_answer(text)
     assert isinstance(answer, sl0.Result)
     assert [item.name for item in answer.items] == ["alice@local", "bob@local"]
+
+
+async def test_platform_describes_itself_in_both_languages(bench: Bench) -> None:
+    bench.platform.addresses.append("127.0.0.1:50051")
     act, text = bench.answer("ams", action("ams", "get-description"))
+    answer = sl0.parse_answer(text)
     assert act == "inform"
-    assert "platform local" in text
+    assert isinstance(answer, sl0.Result)
+    assert answer.items == (bench.platform.get_description(),)
+    act, answer = bench.answer("ams", {"action": "get_description"})
+    (described,) = answer["result"]
+    assert (act, described["name"]) == ("inform", "local")
+    assert described["services"][0] == {
+        "name": "ams@local",
+        "type": "fipa.agent-management.ams",
+        "addresses": ["127.0.0.1:50051"],
+    }
+    assert [one["name"] for one in described["services"]] == ["ams@local", "df@local", "gagent.v1.BusService"]
+
+
+async def test_modify_changes_owner_and_state_and_returns_the_entry(bench: Bench) -> None:
+    function = "modify (ams-agent-description :name (agent-identifier :name alice) :ownership ops :state waiting)"
+    act, text = bench.answer("ams", action("ams", function))
+    answer = sl0.parse_answer(text)
+    assert act == "inform"
+    assert isinstance(answer, sl0.Result)
+    assert answer.items == (AMSAgentDescription(name="alice@local", ownership="ops", state=LifeCycleState.WAITING),)
+    act, answer = bench.answer("ams", {"action": "modify", "description": {"name": "bob", "state": "suspended"}})
+    assert (act, answer["result"]) == ("inform", [{"name": "bob@local", "state": "suspended"}])
 
 
 @pytest.mark.parametrize(
@@ -126,9 +152,16 @@ async def test_ams_search_and_description_in_sl0(bench: Bench) -> None:
         ("df", "frobnicate", "refuse", "(unsupported-function frobnicate)"),
         (
             "ams",
-            "modify (ams-agent-description :name (agent-identifier :name alice))",
+            "modify (ams-agent-description :ownership x)",
             "refuse",
-            "unsupported-function",
+            "(missing-parameter ams-agent-description name)",
+        ),
+        ("ams", "modify (ams-agent-description :name (agent-identifier :name nobody))", "failure", "not-registered"),
+        (
+            "ams",
+            "modify (ams-agent-description :name (agent-identifier :name bob) :state waiting)",
+            "refuse",
+            "unauthorised",
         ),
         ("df", "get-description", "refuse", "unsupported-function"),
         ("df", REGISTER_DF.replace("alice", "bob"), "refuse", "unauthorised"),
@@ -213,7 +246,14 @@ SING = {"services": [{"type": "sing"}]}
         ("df", {"action": "register", "description": {"name": "bob", **SING}}, "refuse", "unauthorised"),
         ("df", {"action": "modify", "description": SING}, "failure", "not-registered"),
         ("df", {"action": "deregister"}, "failure", "not-registered"),
-        ("ams", {"action": "modify", "description": {"name": "alice"}}, "refuse", "unsupported-function"),
+        ("ams", {"action": "modify", "description": {"state": "active"}}, "refuse", "missing-parameter"),
+        (
+            "ams",
+            {"action": "modify", "description": {"name": "alice", "state": "unknown"}},
+            "refuse",
+            "precondition-failed",
+        ),
+        ("df", {"action": "get_description"}, "refuse", "unsupported-function"),
         ("ams", {"action": "register", "description": {"ownership": "x"}}, "refuse", "missing-parameter"),
         ("ams", {"action": "register", "description": {"name": "bob"}}, "failure", "already-registered"),
         ("ams", {}, "refuse", "missing-parameter"),
@@ -227,6 +267,16 @@ async def test_request_in_json_that_cannot_be_done_has_its_act_and_reason(
     assert answer["detail"]
 
 
+async def test_search_that_comes_again_is_a_failure_in_both_languages(bench: Bench) -> None:
+    function = "search (df-agent-description) (search-constraints :search-id s1 :max-depth 3)"
+    assert bench.answer("df", action("df", function))[0] == "inform"
+    act, text = bench.answer("df", action("df", function))
+    assert act == "failure"
+    assert "made here before" in text
+    act, answer = bench.answer("df", {"action": "search", "constraints": {"search_id": "s1", "max_depth": -1}})
+    assert (act, answer["error"]) == ("failure", "search-repeated")
+
+
 # ---- what is no request ----------------------------------------------------------------------------------------------
 
 
@@ -236,7 +286,10 @@ async def test_act_that_is_not_served_is_not_understood_and_failures_are_not_ans
     bench: Bench, whom: str, act: Performative
 ) -> None:
     found = bench.ask(whom, "hello", act=act)
-    if act in {Performative.FAILURE, Performative.NOT_UNDERSTOOD, Performative.REFUSE}:
+    if whom == "df" and act in {Performative.SUBSCRIBE, Performative.CANCEL}:
+        assert found is not None
+        assert found.performative in {Performative.REFUSE, Performative.FAILURE}
+    elif act in {Performative.FAILURE, Performative.NOT_UNDERSTOOD, Performative.REFUSE}:
         assert found is None
     else:
         assert found is not None

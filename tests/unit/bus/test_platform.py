@@ -274,7 +274,7 @@ async def test_store_that_does_not_write_is_an_error_and_no_wait_for_ever() -> N
         await platform.flush()
     assert platform.sessions == 0
     store.flushing.set()
-    assert (await platform.attach(Hello("bob"), "local")).attached
+    assert (await platform.attach(Hello("bob"), "local")).session.aid == "bob@local"
 
 
 # ---- names and sessions ----------------------------------------------------------------------------------------------
@@ -430,6 +430,23 @@ async def test_ownership_that_is_too_long_or_no_text_is_refused_before_anything_
     with pytest.raises(InvalidArgument, match="ownership"):
         platform.register("bob", ownership, platform.caller_for("x"))
     assert (len(platform.ams), store.agents) == (0, {})
+
+
+@pytest.mark.parametrize("failing", [False, True])
+async def test_hello_that_cannot_be_written_down_leaves_no_name(failing: bool) -> None:
+    store = ManualStore()
+    platform = platform_of(store, write_timeout=0.05)
+    if failing:
+        store.flush_failure = "the disk is full"
+    else:
+        store.flushing.clear()
+    with pytest.raises(StoreUnavailable):
+        await platform.attach(Hello("bob"), "one")
+    assert platform.ams.find("bob") is None
+    store.flush_failure = ""
+    store.flushing.set()
+    # So that somebody else may have it.
+    assert (await platform.attach(Hello("bob"), "two")).session.aid == "bob@local"
 
 
 async def test_agent_that_the_store_cannot_take_leaves_no_name(monkeypatch: pytest.MonkeyPatch) -> None:

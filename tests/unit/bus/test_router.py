@@ -15,12 +15,16 @@ from gagent_grpc.bus.ams import SEQUENCES_WRITTEN_AHEAD, AgentManagementSystem, 
 from gagent_grpc.bus.asking import Asking
 from gagent_grpc.bus.dead_letters import DeadLetters
 from gagent_grpc.bus.dedupe import Dedupe
+from gagent_grpc.bus.df import DirectoryFacilitator
 from gagent_grpc.bus.hints import Hints
 from gagent_grpc.bus.mailbox import Letter, Mailbox
 from gagent_grpc.bus.origins import ANONYMOUS
 from gagent_grpc.bus.ports import Commit, Store
 from gagent_grpc.bus.post import LETTER_COST, Post
+from gagent_grpc.bus.publication import Gaps
+from gagent_grpc.bus.roles import Roles
 from gagent_grpc.bus.router import Router
+from gagent_grpc.bus.topics import Topics
 from gagent_grpc.codec.envelope import EnvelopeCodec
 from gagent_grpc.config import BusLimits
 from gagent_grpc.envelope import DeadReason, Outcome
@@ -59,7 +63,20 @@ class Bench:
         self.dead_letters = DeadLetters(store, most=self.limits.dead_letters, most_bytes=10_000, ttl=3_600.0)
         self.post = Post(self.ams, store, self.codec, self.clock, self.limits, self.dedupe, self.dead_letters)
         asking = Asking(self.ams, self.post, self.codec, self.clock, self.limits, self.dedupe, self.echo)
-        self.router = Router(self.ams, self.post, asking, self.codec, self.clock, self.limits, Hints(self.ams))
+        self.df = DirectoryFacilitator(max_entries=100)
+        self.topics, roles = Topics(), Roles(self.ams, self.df)
+        self.router = Router(
+            self.ams,
+            self.post,
+            asking,
+            roles,
+            self.topics,
+            Gaps(),
+            self.codec,
+            self.clock,
+            self.limits,
+            Hints(self.ams),
+        )
         self.number = 0
 
     def agent(self, name: str) -> AgentRecord:

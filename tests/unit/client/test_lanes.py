@@ -304,3 +304,65 @@ async def test_urgent_jobs_that_wait_are_forgotten_with_the_session() -> None:
     await work.end(*work.begun)
     assert sorted(work.begun) == [1, 2]
     await work.lanes.aclose()
+
+
+# ---- what is in no lane -----------------------------------------------------------------------------------------------
+
+
+async def test_what_is_put_back_comes_before_what_waits_in_its_lane_and_after_what_has_begun(work: Work) -> None:
+    work.add("a3", "a6")
+    await work.turn()
+    for sequence in (4, 2, 5):
+        work.lanes.put_back(Job(None, None, sequence, ("s", str(sequence)), ("s", "a", False)))
+    for sequence in (3, 2, 4, 5, 6):
+        assert work.begun[-1] == sequence
+        await work.end(sequence)
+    work.lanes.put_back(Job(None, None, 1, ("s", "1"), ("s", "a", False)))
+    await work.turn()
+    assert work.begun == [3, 2, 4, 5, 6, 1]
+    work.lanes.close()
+    work.lanes.put_back(Job(None, None, 7, ("s", "7"), ("s", "b", False)))
+    await work.end(1)
+    assert work.begun[-1] == 1
+
+
+async def test_the_return_of_what_is_in_no_lane_drops_what_waits_in_any() -> None:
+    work = Work(concurrency=1)
+    work.add("a2", "a3", "b4")
+    await work.turn()
+    work.add("A5", "c6")
+    await work.turn()
+    # The urgent one has a worker of its own.
+    assert work.begun == [2, 5]
+    work.lanes.returned(frozenset({1, 3, 4}))
+    await work.turn()
+    work.lanes.gave_back(1)
+    work.lanes.returned(frozenset({1, 2, 3, 4, 5}))
+    await work.end(2, 5)
+    # What has begun goes on, what waits and was not returned stays.
+    assert sorted(work.begun) == [2, 5, 6]
+    await work.end(6)
+    work.add("a3", "b4")
+    await work.turn()
+    await work.end(3)
+    await work.end(4)
+    assert sorted(work.ended) == [2, 3, 4, 5, 6]
+    await work.lanes.aclose()
+
+
+async def test_nothing_begins_while_lanes_are_held_and_idle_says_when_the_last_has_ended(work: Work) -> None:
+    work.lanes.hold()
+    work.add("a1", "b2", "B3")
+    await work.turn()
+    assert work.begun == []
+    assert await work.lanes.idle(0)
+    work.lanes.release()
+    await work.turn()
+    assert sorted(work.begun) == [1, 2, 3]
+    work.lanes.close()
+    assert not await work.lanes.idle(0)
+    idle = asyncio.create_task(work.lanes.idle(None))
+    await work.end(1, 2)
+    assert not idle.done()
+    await work.end(3)
+    assert await idle

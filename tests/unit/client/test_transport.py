@@ -32,6 +32,11 @@ def every_error() -> list[BusError]:
         "RefusedByAgent": ("bob", "no"),
         "FailureFromAgent": ("bob", "no"),
         "NotUnderstoodByAgent": ("bob", "no"),
+        "EventsGone": ("T-1", 3, 9),
+        "TaskAlreadyExists": ("T-1", "description"),
+        "TaskEnded": ("T-1", "cancelled"),
+        "AttemptSuperseded": ("T-1", 1, 2, "another one was begun"),
+        "TaskNotFound": ("alice@local", "T-1"),
     }
     pending: list[type[BusError]] = [BusError]
     while pending:

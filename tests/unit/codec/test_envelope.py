@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -15,8 +16,8 @@ from gagent_grpc.acl.performative import Performative
 from gagent_grpc.codec.envelope import EnvelopeCodec
 from gagent_grpc.config import BusLimits
 from gagent_grpc.envelope import Envelope, OnReceiverLost, Outcome, Priority, Report
-from gagent_grpc.errors import InvalidArgument
-from gagent_grpc.pb.gagent.v1 import acp_pb2
+from gagent_grpc.errors import BusError, InvalidArgument
+from gagent_grpc.pb.gagent.v1 import acl_pb2, acp_pb2
 from gagent_grpc.pb.gagent.v1 import bus_service_pb2 as pb
 
 CODEC = EnvelopeCodec(max_id_bytes=BusLimits().max_id_bytes)
@@ -312,3 +313,51 @@ def test_nothing_beside_the_body_is_overlooked(more: dict[str, Any], identity: s
     wanted = {"to": ("carol",), "expires_at": 5.0}.get(name, value)
     assert getattr(made, name) == wanted != getattr(plain, name)
     assert (made.id, made.digest) == (plain.id, plain.digest) == (identity, plain.digest)
+
+
+_FACTS = [name for name in Envelope.__slots__ if name != "read_flow"]
+
+
+@given(
+    identity=st.text(max_size=40),
+    content=st.text(max_size=300),
+    resend=st.booleans(),
+    hold_order=st.booleans(),
+    conversation=st.sampled_from(["", "c-1"]),
+    protocol=st.sampled_from(["", "fipa-request"]),
+    priority=st.sampled_from([0, 3]),
+    act=st.sampled_from([7, 16]),
+)
+def test_a_stored_message_is_read_late_and_comes_to_the_same(
+    identity: str, content: str, conversation: str, protocol: str, act: Any, **more: Any
+) -> None:
+    message = pb.BusMessage(id=identity, acl=acl_pb2.AclMessage(performative=act, text=content), **more)
+    message.acl.receivers.add(name="bob")
+    message.acl.sender.name = "alice"
+    message.acl.conversation_id, message.acl.protocol, message.acl.reply_with = conversation, protocol, "r"
+    if more["hold_order"] and not identity:
+        message.hold_order = False
+    payload = message.SerializeToString()
+    codec = EnvelopeCodec(max_id_bytes=128)
+    first = codec.decode(payload)
+    stored = codec.decode_stored(payload, digest=first.digest)
+    assert [getattr(stored, name) for name in _FACTS] == [getattr(first, name) for name in _FACTS]
+
+
+@given(data=st.binary(max_size=200))
+def test_any_stored_bytes_are_a_message_or_refused(data: bytes) -> None:
+    with contextlib.suppress(InvalidArgument):
+        made = EnvelopeCodec(max_id_bytes=128).decode_stored(data, digest=b"d")
+        assert made.payload == data
+
+
+def test_a_stored_message_is_not_read_before_its_body_is_asked_for() -> None:
+    message = pb.BusMessage(id="m", acl=acl_pb2.AclMessage(performative=7, text="hi"))  # type: ignore[arg-type]  # A number.
+    payload = message.SerializeToString()
+    # The act is turned into one that there is not: whoever reads it finds out.
+    broken = payload.replace(b"\x08\x07", b"\x08\x7f")
+    assert broken != payload
+    stored = EnvelopeCodec(max_id_bytes=128).decode_stored(broken, digest=b"d")
+    assert (stored.id, stored.priority) == ("m", 2)
+    with pytest.raises(BusError, match="127"):
+        _ = stored.performative

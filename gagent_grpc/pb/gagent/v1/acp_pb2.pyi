@@ -108,14 +108,20 @@ class TaskDelegation(_message.Message):
     DESCRIPTION_FIELD_NUMBER: _builtins.int
     PARAMETERS_JSON_FIELD_NUMBER: _builtins.int
     CALLBACK_URL_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    DELEGATOR_FIELD_NUMBER: _builtins.int
     task_id: _builtins.str
     """Identity of the task, unique for the delegator. Empty: the receiver makes one."""
     description: _builtins.str
-    """What is to be done, in words (`task_description` in the JSON form)."""
+    """What is to be done, in words (`description` in the JSON form, where `task_description` is read, too)."""
     parameters_json: _builtins.str
     """Arguments as one JSON object in UTF-8 text, so that numbers keep their type and digits. Empty: none."""
     callback_url: _builtins.str
     """Carried unchanged and never fetched by the bus. Unset: none."""
+    attempt: _builtins.int
+    """Which attempt at the task this is, when the bus hands it over. 0: the first one."""
+    delegator: _builtins.str
+    """Who delegated the task, as `name@platform`, when the bus hands it over. Empty: the source of the message."""
     def __init__(
         self,
         *,
@@ -123,10 +129,12 @@ class TaskDelegation(_message.Message):
         description: _builtins.str = ...,
         parameters_json: _builtins.str = ...,
         callback_url: _builtins.str | None = ...,
+        attempt: _builtins.int = ...,
+        delegator: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_callback_url", b"_callback_url", "callback_url", b"callback_url"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_callback_url", b"_callback_url", "callback_url", b"callback_url", "description", b"description", "parameters_json", b"parameters_json", "task_id", b"task_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_callback_url", b"_callback_url", "attempt", b"attempt", "callback_url", b"callback_url", "delegator", b"delegator", "description", b"description", "parameters_json", b"parameters_json", "task_id", b"task_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__callback_url: _TypeAlias = _typing.Literal["callback_url"]  # noqa: Y015
     _WhichOneofArgType__callback_url: _TypeAlias = _typing.Literal["_callback_url", b"_callback_url"]  # noqa: Y015

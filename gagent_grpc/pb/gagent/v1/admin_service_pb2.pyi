@@ -21,6 +21,42 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _TrafficKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _TrafficKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TrafficKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    TRAFFIC_KIND_UNSPECIFIED: _TrafficKind.ValueType  # 0
+    """Never sent."""
+    TRAFFIC_KIND_ACCEPTED: _TrafficKind.ValueType  # 1
+    """It was accepted into a mailbox."""
+    TRAFFIC_KIND_REFUSED: _TrafficKind.ValueType  # 2
+    """A receiver was not reached; `outcome` and `detail` say why."""
+    TRAFFIC_KIND_GIVEN_UP: _TrafficKind.ValueType  # 3
+    """It was accepted and is given up: it is a dead letter now."""
+    TRAFFIC_KIND_CONVERSATION_ENDED: _TrafficKind.ValueType  # 4
+    """The conversation monitor ended a conversation; there is no message."""
+    TRAFFIC_KIND_MISSED: _TrafficKind.ValueType  # 5
+    """This many messages were not told, since the reader was too slow."""
+
+class TrafficKind(_TrafficKind, metaclass=_TrafficKindEnumTypeWrapper):
+    """What happened to a message."""
+
+TRAFFIC_KIND_UNSPECIFIED: TrafficKind.ValueType  # 0
+"""Never sent."""
+TRAFFIC_KIND_ACCEPTED: TrafficKind.ValueType  # 1
+"""It was accepted into a mailbox."""
+TRAFFIC_KIND_REFUSED: TrafficKind.ValueType  # 2
+"""A receiver was not reached; `outcome` and `detail` say why."""
+TRAFFIC_KIND_GIVEN_UP: TrafficKind.ValueType  # 3
+"""It was accepted and is given up: it is a dead letter now."""
+TRAFFIC_KIND_CONVERSATION_ENDED: TrafficKind.ValueType  # 4
+"""The conversation monitor ended a conversation; there is no message."""
+TRAFFIC_KIND_MISSED: TrafficKind.ValueType  # 5
+"""This many messages were not told, since the reader was too slow."""
+Global___TrafficKind: _TypeAlias = TrafficKind  # noqa: Y015
+
 class _DeadReason:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -135,6 +171,104 @@ class GetStatsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetStatsResponse: _TypeAlias = GetStatsResponse  # noqa: Y015
+
+@_typing.final
+class WatchTrafficRequest(_message.Message):
+    """Asks to look on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENTS_FIELD_NUMBER: _builtins.int
+    CONVERSATION_ID_FIELD_NUMBER: _builtins.int
+    WITH_CONTENT_FIELD_NUMBER: _builtins.int
+    conversation_id: _builtins.str
+    """Only this conversation. Empty: all."""
+    with_content: _builtins.bool
+    """Return the messages whole; else `message` has no content."""
+    @_builtins.property
+    def agents(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Only messages that one of these agents sent or is to get, `name` or `name@platform`. Empty: all."""
+
+    def __init__(
+        self,
+        *,
+        agents: _abc.Iterable[_builtins.str] | None = ...,
+        conversation_id: _builtins.str = ...,
+        with_content: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agents", b"agents", "conversation_id", b"conversation_id", "with_content", b"with_content"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchTrafficRequest: _TypeAlias = WatchTrafficRequest  # noqa: Y015
+
+@_typing.final
+class WatchTrafficResponse(_message.Message):
+    """One message for one receiver, or another event."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    AT_FIELD_NUMBER: _builtins.int
+    SENDER_FIELD_NUMBER: _builtins.int
+    RECEIVER_FIELD_NUMBER: _builtins.int
+    VIA_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
+    FLAG_FIELD_NUMBER: _builtins.int
+    CONVERSATION_ID_FIELD_NUMBER: _builtins.int
+    MISSED_FIELD_NUMBER: _builtins.int
+    kind: Global___TrafficKind.ValueType
+    """What happened."""
+    sender: _builtins.str
+    """Who sent it, as `name@platform`."""
+    receiver: _builtins.str
+    """Who is to get it, as `name@platform`; the address as it was written where it was refused."""
+    via: _builtins.str
+    """Address that led to the receiver when it was not the receiver's own. Empty: it was."""
+    outcome: _bus_service_pb2.Outcome.ValueType
+    """Of REFUSED: what became of it."""
+    detail: _builtins.str
+    """Of REFUSED, GIVEN_UP, CONVERSATION_ENDED: why."""
+    flag: _builtins.str
+    """What the conversation monitor says against it, such as that it is out of sequence. Empty: nothing."""
+    conversation_id: _builtins.str
+    """The conversation; also in the message."""
+    missed: _builtins.int
+    """Of MISSED: how many."""
+    @_builtins.property
+    def at(self) -> _timestamp_pb2.Timestamp:
+        """When, by the clock of the bus."""
+
+    @_builtins.property
+    def message(self) -> _bus_service_pb2.BusMessage:
+        """The message. Unset where there is none."""
+
+    def __init__(
+        self,
+        *,
+        kind: Global___TrafficKind.ValueType = ...,
+        at: _timestamp_pb2.Timestamp | None = ...,
+        sender: _builtins.str = ...,
+        receiver: _builtins.str = ...,
+        via: _builtins.str = ...,
+        message: _bus_service_pb2.BusMessage | None = ...,
+        outcome: _bus_service_pb2.Outcome.ValueType = ...,
+        detail: _builtins.str = ...,
+        flag: _builtins.str = ...,
+        conversation_id: _builtins.str = ...,
+        missed: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "message", b"message"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "conversation_id", b"conversation_id", "detail", b"detail", "flag", b"flag", "kind", b"kind", "message", b"message", "missed", b"missed", "outcome", b"outcome", "receiver", b"receiver", "sender", b"sender", "via", b"via"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchTrafficResponse: _TypeAlias = WatchTrafficResponse  # noqa: Y015
 
 @_typing.final
 class DrainRequest(_message.Message):

@@ -55,6 +55,11 @@ class AdminServiceStub(object):
                 request_serializer=gagent_dot_v1_dot_admin__service__pb2.RedriveDeadLettersRequest.SerializeToString,
                 response_deserializer=gagent_dot_v1_dot_admin__service__pb2.RedriveDeadLettersResponse.FromString,
                 _registered_method=True)
+        self.WatchTraffic = channel.unary_stream(
+                '/gagent.v1.AdminService/WatchTraffic',
+                request_serializer=gagent_dot_v1_dot_admin__service__pb2.WatchTrafficRequest.SerializeToString,
+                response_deserializer=gagent_dot_v1_dot_admin__service__pb2.WatchTrafficResponse.FromString,
+                _registered_method=True)
         self.PurgeDeadLetters = channel.unary_unary(
                 '/gagent.v1.AdminService/PurgeDeadLetters',
                 request_serializer=gagent_dot_v1_dot_admin__service__pb2.PurgeDeadLettersRequest.SerializeToString,
@@ -95,6 +100,14 @@ class AdminServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WatchTraffic(self, request, context):
+        """Tells of the messages that pass, as they pass, until the call is cancelled: for looking on, as with `gagent watch`. A
+        reader that is too slow misses some and is told how many; nothing on the bus waits for it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def PurgeDeadLetters(self, request, context):
         """Removes dead letters for good.
         """
@@ -124,6 +137,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.RedriveDeadLetters,
                     request_deserializer=gagent_dot_v1_dot_admin__service__pb2.RedriveDeadLettersRequest.FromString,
                     response_serializer=gagent_dot_v1_dot_admin__service__pb2.RedriveDeadLettersResponse.SerializeToString,
+            ),
+            'WatchTraffic': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchTraffic,
+                    request_deserializer=gagent_dot_v1_dot_admin__service__pb2.WatchTrafficRequest.FromString,
+                    response_serializer=gagent_dot_v1_dot_admin__service__pb2.WatchTrafficResponse.SerializeToString,
             ),
             'PurgeDeadLetters': grpc.unary_unary_rpc_method_handler(
                     servicer.PurgeDeadLetters,
@@ -240,6 +258,33 @@ class AdminService(object):
             '/gagent.v1.AdminService/RedriveDeadLetters',
             gagent_dot_v1_dot_admin__service__pb2.RedriveDeadLettersRequest.SerializeToString,
             gagent_dot_v1_dot_admin__service__pb2.RedriveDeadLettersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchTraffic(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/gagent.v1.AdminService/WatchTraffic',
+            gagent_dot_v1_dot_admin__service__pb2.WatchTrafficRequest.SerializeToString,
+            gagent_dot_v1_dot_admin__service__pb2.WatchTrafficResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -43,6 +43,10 @@ class AdminServiceStub:
     """Puts dead letters back into the mailboxes of their receivers, flagged as redelivered and with attempts counted anew.
     One whose receiver is not registered or has no room stays where it is; the response says why.
     """
+    WatchTraffic: _grpc.UnaryStreamMultiCallable[_admin_service_pb2.WatchTrafficRequest, _admin_service_pb2.WatchTrafficResponse]
+    """Tells of the messages that pass, as they pass, until the call is cancelled: for looking on, as with `gagent watch`. A
+    reader that is too slow misses some and is told how many; nothing on the bus waits for it.
+    """
     PurgeDeadLetters: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.PurgeDeadLettersRequest, _admin_service_pb2.PurgeDeadLettersResponse]
     """Removes dead letters for good."""
 
@@ -60,6 +64,10 @@ class AdminServiceAsyncStub(AdminServiceStub):
     RedriveDeadLetters: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.RedriveDeadLettersRequest, _admin_service_pb2.RedriveDeadLettersResponse]  # type: ignore[assignment]
     """Puts dead letters back into the mailboxes of their receivers, flagged as redelivered and with attempts counted anew.
     One whose receiver is not registered or has no room stays where it is; the response says why.
+    """
+    WatchTraffic: _aio.UnaryStreamMultiCallable[_admin_service_pb2.WatchTrafficRequest, _admin_service_pb2.WatchTrafficResponse]  # type: ignore[assignment]
+    """Tells of the messages that pass, as they pass, until the call is cancelled: for looking on, as with `gagent watch`. A
+    reader that is too slow misses some and is told how many; nothing on the bus waits for it.
     """
     PurgeDeadLetters: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.PurgeDeadLettersRequest, _admin_service_pb2.PurgeDeadLettersResponse]  # type: ignore[assignment]
     """Removes dead letters for good."""
@@ -99,6 +107,16 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_admin_service_pb2.RedriveDeadLettersResponse, _abc.Awaitable[_admin_service_pb2.RedriveDeadLettersResponse]]:
         """Puts dead letters back into the mailboxes of their receivers, flagged as redelivered and with attempts counted anew.
         One whose receiver is not registered or has no room stays where it is; the response says why.
+        """
+
+    @_abc_1.abstractmethod
+    def WatchTraffic(
+        self,
+        request: _admin_service_pb2.WatchTrafficRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_admin_service_pb2.WatchTrafficResponse], _abc.AsyncIterator[_admin_service_pb2.WatchTrafficResponse]]:
+        """Tells of the messages that pass, as they pass, until the call is cancelled: for looking on, as with `gagent watch`. A
+        reader that is too slow misses some and is told how many; nothing on the bus waits for it.
         """
 
     @_abc_1.abstractmethod

@@ -23,9 +23,10 @@ _sym_db = _symbol_database.Default()
 
 
 from . import agent_pb2 as gagent_dot_v1_dot_agent__pb2
+from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bgagent/v1/ams_service.proto\x12\tgagent.v1\x1a\x15gagent/v1/agent.proto\"X\n\x14RegisterAgentRequest\x12@\n\x0b\x64\x65scription\x18\x01 \x01(\x0b\x32\x1e.gagent.v1.AmsAgentDescriptionR\x0b\x64\x65scription\"s\n\x15RegisterAgentResponse\x12@\n\x0b\x64\x65scription\x18\x01 \x01(\x0b\x32\x1e.gagent.v1.AmsAgentDescriptionR\x0b\x64\x65scription\x12\x18\n\x07\x65xisted\x18\x02 \x01(\x08R\x07\x65xisted\".\n\x16\x44\x65registerAgentRequest\x12\x14\n\x05\x61gent\x18\x01 \x01(\tR\x05\x61gent\"\x19\n\x17\x44\x65registerAgentResponse\"\x87\x01\n\x13SearchAgentsRequest\x12:\n\x08template\x18\x01 \x01(\x0b\x32\x1e.gagent.v1.AmsAgentDescriptionR\x08template\x12$\n\x0bmax_results\x18\x02 \x01(\x05H\x00R\nmaxResults\x88\x01\x01\x42\x0e\n\x0c_max_results\"Z\n\x14SearchAgentsResponse\x12\x42\n\x0c\x64\x65scriptions\x18\x01 \x03(\x0b\x32\x1e.gagent.v1.AmsAgentDescriptionR\x0c\x64\x65scriptions\"+\n\x13SuspendAgentRequest\x12\x14\n\x05\x61gent\x18\x01 \x01(\tR\x05\x61gent\"C\n\x14SuspendAgentResponse\x12+\n\x05state\x18\x01 \x01(\x0e\x32\x15.gagent.v1.AgentStateR\x05state\"*\n\x12ResumeAgentRequest\x12\x14\n\x05\x61gent\x18\x01 \x01(\tR\x05\x61gent\"B\n\x13ResumeAgentResponse\x12+\n\x05state\x18\x01 \x01(\x0e\x32\x15.gagent.v1.AgentStateR\x05state\"-\n\x15TerminateAgentRequest\x12\x14\n\x05\x61gent\x18\x01 \x01(\tR\x05\x61gent\"\x18\n\x16TerminateAgentResponse2\x81\x04\n\nAmsService\x12R\n\rRegisterAgent\x12\x1f.gagent.v1.RegisterAgentRequest\x1a .gagent.v1.RegisterAgentResponse\x12X\n\x0f\x44\x65registerAgent\x12!.gagent.v1.DeregisterAgentRequest\x1a\".gagent.v1.DeregisterAgentResponse\x12O\n\x0cSearchAgents\x12\x1e.gagent.v1.SearchAgentsRequest\x1a\x1f.gagent.v1.SearchAgentsResponse\x12O\n\x0cSuspendAgent\x12\x1e.gagent.v1.SuspendAgentRequest\x1a\x1f.gagent.v1.SuspendAgentResponse\x12L\n\x0bResumeAgent\x12\x1d.gagent.v1.ResumeAgentRequest\x1a\x1e.gagent.v1.ResumeAgentResponse\x12U\n\x0eTerminateAgent\x12 .gagent.v1.TerminateAgentRequest\x1a!.gagent.v1.TerminateAgentResponseBQ\n\rdev.gagent.v1B\x0f\x41msServiceProtoP\x01Z!gagent.dev/gen/gagent/v1;gagentv1\xaa\x02\tGagent.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bgagent/v1/ams_service.proto\x12\tgagent.v1\x1a\x15gagent/v1/agent.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"X\n\x14RegisterAgentRequest\x12@\n\x0b\x64\x65scription\x18\x01 \x01(\x0b\x32\x1e.gagent.v1.AmsAgentDescriptionR\x0b\x64\x65scription\"s\n\x15RegisterAgentResponse\x12@\n\x0b\x64\x65scription\x18\x01 \x01(\x0b\x32\x1e.gagent.v1.AmsAgentDescriptionR\x0b\x64\x65scription\x12\x18\n\x07\x65xisted\x18\x02 \x01(\x08R\x07\x65xisted\".\n\x16\x44\x65registerAgentRequest\x12\x14\n\x05\x61gent\x18\x01 \x01(\tR\x05\x61gent\"\x19\n\x17\x44\x65registerAgentResponse\"\x87\x01\n\x13SearchAgentsRequest\x12:\n\x08template\x18\x01 \x01(\x0b\x32\x1e.gagent.v1.AmsAgentDescriptionR\x08template\x12$\n\x0bmax_results\x18\x02 \x01(\x05H\x00R\nmaxResults\x88\x01\x01\x42\x0e\n\x0c_max_results\"Z\n\x14SearchAgentsResponse\x12\x42\n\x0c\x64\x65scriptions\x18\x01 \x03(\x0b\x32\x1e.gagent.v1.AmsAgentDescriptionR\x0c\x64\x65scriptions\"+\n\x13SuspendAgentRequest\x12\x14\n\x05\x61gent\x18\x01 \x01(\tR\x05\x61gent\"C\n\x14SuspendAgentResponse\x12+\n\x05state\x18\x01 \x01(\x0e\x32\x15.gagent.v1.AgentStateR\x05state\"*\n\x12ResumeAgentRequest\x12\x14\n\x05\x61gent\x18\x01 \x01(\tR\x05\x61gent\"B\n\x13ResumeAgentResponse\x12+\n\x05state\x18\x01 \x01(\x0e\x32\x15.gagent.v1.AgentStateR\x05state\"V\n\x12ModifyAgentRequest\x12@\n\x0b\x64\x65scription\x18\x01 \x01(\x0b\x32\x1e.gagent.v1.AmsAgentDescriptionR\x0b\x64\x65scription\"W\n\x13ModifyAgentResponse\x12@\n\x0b\x64\x65scription\x18\x01 \x01(\x0b\x32\x1e.gagent.v1.AmsAgentDescriptionR\x0b\x64\x65scription\"\x17\n\x15GetDescriptionRequest\"Z\n\x16GetDescriptionResponse\x12@\n\x0b\x64\x65scription\x18\x01 \x01(\x0b\x32\x1e.gagent.v1.PlatformDescriptionR\x0b\x64\x65scription\"a\n\x13PlatformDescription\x12\x12\n\x04name\x18\x01 \x01(\tR\x04name\x12\x36\n\x08services\x18\x02 \x03(\x0b\x32\x1a.gagent.v1.PlatformServiceR\x08services\"f\n\x0fPlatformService\x12\x12\n\x04name\x18\x01 \x01(\tR\x04name\x12!\n\x0cservice_type\x18\x02 \x01(\tR\x0bserviceType\x12\x1c\n\taddresses\x18\x03 \x03(\tR\taddresses\"\x8f\x01\n\x12WatchAgentsRequest\x12:\n\x08template\x18\x01 \x01(\x0b\x32\x1e.gagent.v1.AmsAgentDescriptionR\x08template\x12\x16\n\x06\x63ursor\x18\x02 \x01(\tR\x06\x63ursor\x12%\n\x0ewith_ephemeral\x18\x03 \x01(\x08R\rwithEphemeral\"\x9e\x02\n\x13WatchAgentsResponse\x12\x16\n\x06\x63ursor\x18\x01 \x01(\tR\x06\x63ursor\x12-\n\x04kind\x18\x02 \x01(\x0e\x32\x19.gagent.v1.AgentEventKindR\x04kind\x12@\n\x0b\x64\x65scription\x18\x03 \x01(\x0b\x32\x1e.gagent.v1.AmsAgentDescriptionR\x0b\x64\x65scription\x12<\n\x0eprevious_state\x18\x04 \x01(\x0e\x32\x15.gagent.v1.AgentStateR\rpreviousState\x12\x14\n\x05\x63\x61use\x18\x05 \x01(\tR\x05\x63\x61use\x12*\n\x02\x61t\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\x02\x61t\"-\n\x15TerminateAgentRequest\x12\x14\n\x05\x61gent\x18\x01 \x01(\tR\x05\x61gent\"\x18\n\x16TerminateAgentResponse*\xe4\x01\n\x0e\x41gentEventKind\x12 \n\x1c\x41GENT_EVENT_KIND_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x41GENT_EVENT_KIND_PRESENT\x10\x01\x12!\n\x1d\x41GENT_EVENT_KIND_SNAPSHOT_END\x10\x02\x12\x19\n\x15\x41GENT_EVENT_KIND_BORN\x10\x03\x12\x19\n\x15\x41GENT_EVENT_KIND_DEAD\x10\x04\x12\x1a\n\x16\x41GENT_EVENT_KIND_STATE\x10\x05\x12\x1d\n\x19\x41GENT_EVENT_KIND_MODIFIED\x10\x06\x32\xf6\x05\n\nAmsService\x12R\n\rRegisterAgent\x12\x1f.gagent.v1.RegisterAgentRequest\x1a .gagent.v1.RegisterAgentResponse\x12X\n\x0f\x44\x65registerAgent\x12!.gagent.v1.DeregisterAgentRequest\x1a\".gagent.v1.DeregisterAgentResponse\x12O\n\x0cSearchAgents\x12\x1e.gagent.v1.SearchAgentsRequest\x1a\x1f.gagent.v1.SearchAgentsResponse\x12O\n\x0cSuspendAgent\x12\x1e.gagent.v1.SuspendAgentRequest\x1a\x1f.gagent.v1.SuspendAgentResponse\x12L\n\x0bResumeAgent\x12\x1d.gagent.v1.ResumeAgentRequest\x1a\x1e.gagent.v1.ResumeAgentResponse\x12L\n\x0bModifyAgent\x12\x1d.gagent.v1.ModifyAgentRequest\x1a\x1e.gagent.v1.ModifyAgentResponse\x12U\n\x0eGetDescription\x12 .gagent.v1.GetDescriptionRequest\x1a!.gagent.v1.GetDescriptionResponse\x12N\n\x0bWatchAgents\x12\x1d.gagent.v1.WatchAgentsRequest\x1a\x1e.gagent.v1.WatchAgentsResponse0\x01\x12U\n\x0eTerminateAgent\x12 .gagent.v1.TerminateAgentRequest\x1a!.gagent.v1.TerminateAgentResponseBQ\n\rdev.gagent.v1B\x0f\x41msServiceProtoP\x01Z!gagent.dev/gen/gagent/v1;gagentv1\xaa\x02\tGagent.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,30 +34,48 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'gagent.v1.ams_service_pb2',
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\rdev.gagent.v1B\017AmsServiceProtoP\001Z!gagent.dev/gen/gagent/v1;gagentv1\252\002\tGagent.V1'
-  _globals['_REGISTERAGENTREQUEST']._serialized_start=65
-  _globals['_REGISTERAGENTREQUEST']._serialized_end=153
-  _globals['_REGISTERAGENTRESPONSE']._serialized_start=155
-  _globals['_REGISTERAGENTRESPONSE']._serialized_end=270
-  _globals['_DEREGISTERAGENTREQUEST']._serialized_start=272
-  _globals['_DEREGISTERAGENTREQUEST']._serialized_end=318
-  _globals['_DEREGISTERAGENTRESPONSE']._serialized_start=320
-  _globals['_DEREGISTERAGENTRESPONSE']._serialized_end=345
-  _globals['_SEARCHAGENTSREQUEST']._serialized_start=348
-  _globals['_SEARCHAGENTSREQUEST']._serialized_end=483
-  _globals['_SEARCHAGENTSRESPONSE']._serialized_start=485
-  _globals['_SEARCHAGENTSRESPONSE']._serialized_end=575
-  _globals['_SUSPENDAGENTREQUEST']._serialized_start=577
-  _globals['_SUSPENDAGENTREQUEST']._serialized_end=620
-  _globals['_SUSPENDAGENTRESPONSE']._serialized_start=622
-  _globals['_SUSPENDAGENTRESPONSE']._serialized_end=689
-  _globals['_RESUMEAGENTREQUEST']._serialized_start=691
-  _globals['_RESUMEAGENTREQUEST']._serialized_end=733
-  _globals['_RESUMEAGENTRESPONSE']._serialized_start=735
-  _globals['_RESUMEAGENTRESPONSE']._serialized_end=801
-  _globals['_TERMINATEAGENTREQUEST']._serialized_start=803
-  _globals['_TERMINATEAGENTREQUEST']._serialized_end=848
-  _globals['_TERMINATEAGENTRESPONSE']._serialized_start=850
-  _globals['_TERMINATEAGENTRESPONSE']._serialized_end=874
-  _globals['_AMSSERVICE']._serialized_start=877
-  _globals['_AMSSERVICE']._serialized_end=1390
+  _globals['_AGENTEVENTKIND']._serialized_start=1842
+  _globals['_AGENTEVENTKIND']._serialized_end=2070
+  _globals['_REGISTERAGENTREQUEST']._serialized_start=98
+  _globals['_REGISTERAGENTREQUEST']._serialized_end=186
+  _globals['_REGISTERAGENTRESPONSE']._serialized_start=188
+  _globals['_REGISTERAGENTRESPONSE']._serialized_end=303
+  _globals['_DEREGISTERAGENTREQUEST']._serialized_start=305
+  _globals['_DEREGISTERAGENTREQUEST']._serialized_end=351
+  _globals['_DEREGISTERAGENTRESPONSE']._serialized_start=353
+  _globals['_DEREGISTERAGENTRESPONSE']._serialized_end=378
+  _globals['_SEARCHAGENTSREQUEST']._serialized_start=381
+  _globals['_SEARCHAGENTSREQUEST']._serialized_end=516
+  _globals['_SEARCHAGENTSRESPONSE']._serialized_start=518
+  _globals['_SEARCHAGENTSRESPONSE']._serialized_end=608
+  _globals['_SUSPENDAGENTREQUEST']._serialized_start=610
+  _globals['_SUSPENDAGENTREQUEST']._serialized_end=653
+  _globals['_SUSPENDAGENTRESPONSE']._serialized_start=655
+  _globals['_SUSPENDAGENTRESPONSE']._serialized_end=722
+  _globals['_RESUMEAGENTREQUEST']._serialized_start=724
+  _globals['_RESUMEAGENTREQUEST']._serialized_end=766
+  _globals['_RESUMEAGENTRESPONSE']._serialized_start=768
+  _globals['_RESUMEAGENTRESPONSE']._serialized_end=834
+  _globals['_MODIFYAGENTREQUEST']._serialized_start=836
+  _globals['_MODIFYAGENTREQUEST']._serialized_end=922
+  _globals['_MODIFYAGENTRESPONSE']._serialized_start=924
+  _globals['_MODIFYAGENTRESPONSE']._serialized_end=1011
+  _globals['_GETDESCRIPTIONREQUEST']._serialized_start=1013
+  _globals['_GETDESCRIPTIONREQUEST']._serialized_end=1036
+  _globals['_GETDESCRIPTIONRESPONSE']._serialized_start=1038
+  _globals['_GETDESCRIPTIONRESPONSE']._serialized_end=1128
+  _globals['_PLATFORMDESCRIPTION']._serialized_start=1130
+  _globals['_PLATFORMDESCRIPTION']._serialized_end=1227
+  _globals['_PLATFORMSERVICE']._serialized_start=1229
+  _globals['_PLATFORMSERVICE']._serialized_end=1331
+  _globals['_WATCHAGENTSREQUEST']._serialized_start=1334
+  _globals['_WATCHAGENTSREQUEST']._serialized_end=1477
+  _globals['_WATCHAGENTSRESPONSE']._serialized_start=1480
+  _globals['_WATCHAGENTSRESPONSE']._serialized_end=1766
+  _globals['_TERMINATEAGENTREQUEST']._serialized_start=1768
+  _globals['_TERMINATEAGENTREQUEST']._serialized_end=1813
+  _globals['_TERMINATEAGENTRESPONSE']._serialized_start=1815
+  _globals['_TERMINATEAGENTRESPONSE']._serialized_end=1839
+  _globals['_AMSSERVICE']._serialized_start=2073
+  _globals['_AMSSERVICE']._serialized_end=2831
 # @@protoc_insertion_point(module_scope)

@@ -7,7 +7,9 @@ from collections import abc as _abc
 from . import agent_pb2 as _agent_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -18,6 +20,46 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _AgentEventKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _AgentEventKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AgentEventKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    AGENT_EVENT_KIND_UNSPECIFIED: _AgentEventKind.ValueType  # 0
+    """Never sent."""
+    AGENT_EVENT_KIND_PRESENT: _AgentEventKind.ValueType  # 1
+    """Part of the snapshot: it is there."""
+    AGENT_EVENT_KIND_SNAPSHOT_END: _AgentEventKind.ValueType  # 2
+    """The snapshot is complete; what comes now are changes."""
+    AGENT_EVENT_KIND_BORN: _AgentEventKind.ValueType  # 3
+    """It was registered."""
+    AGENT_EVENT_KIND_DEAD: _AgentEventKind.ValueType  # 4
+    """Its name is free."""
+    AGENT_EVENT_KIND_STATE: _AgentEventKind.ValueType  # 5
+    """Its life-cycle state changed."""
+    AGENT_EVENT_KIND_MODIFIED: _AgentEventKind.ValueType  # 6
+    """Its ownership changed."""
+
+class AgentEventKind(_AgentEventKind, metaclass=_AgentEventKindEnumTypeWrapper):
+    """What happened to an agent."""
+
+AGENT_EVENT_KIND_UNSPECIFIED: AgentEventKind.ValueType  # 0
+"""Never sent."""
+AGENT_EVENT_KIND_PRESENT: AgentEventKind.ValueType  # 1
+"""Part of the snapshot: it is there."""
+AGENT_EVENT_KIND_SNAPSHOT_END: AgentEventKind.ValueType  # 2
+"""The snapshot is complete; what comes now are changes."""
+AGENT_EVENT_KIND_BORN: AgentEventKind.ValueType  # 3
+"""It was registered."""
+AGENT_EVENT_KIND_DEAD: AgentEventKind.ValueType  # 4
+"""Its name is free."""
+AGENT_EVENT_KIND_STATE: AgentEventKind.ValueType  # 5
+"""Its life-cycle state changed."""
+AGENT_EVENT_KIND_MODIFIED: AgentEventKind.ValueType  # 6
+"""Its ownership changed."""
+Global___AgentEventKind: _TypeAlias = AgentEventKind  # noqa: Y015
 
 @_typing.final
 class RegisterAgentRequest(_message.Message):
@@ -251,6 +293,233 @@ class ResumeAgentResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ResumeAgentResponse: _TypeAlias = ResumeAgentResponse  # noqa: Y015
+
+@_typing.final
+class ModifyAgentRequest(_message.Message):
+    """Asks to change an entry."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DESCRIPTION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def description(self) -> _agent_pb2.AmsAgentDescription:
+        """The agent (mandatory), and what changes: ownership where it is set, state where it is specified."""
+
+    def __init__(
+        self,
+        *,
+        description: _agent_pb2.AmsAgentDescription | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["description", b"description"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["description", b"description"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ModifyAgentRequest: _TypeAlias = ModifyAgentRequest  # noqa: Y015
+
+@_typing.final
+class ModifyAgentResponse(_message.Message):
+    """The entry is changed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DESCRIPTION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def description(self) -> _agent_pb2.AmsAgentDescription:
+        """The entry as the AMS keeps it."""
+
+    def __init__(
+        self,
+        *,
+        description: _agent_pb2.AmsAgentDescription | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["description", b"description"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["description", b"description"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ModifyAgentResponse: _TypeAlias = ModifyAgentResponse  # noqa: Y015
+
+@_typing.final
+class GetDescriptionRequest(_message.Message):
+    """Asks what the platform is."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetDescriptionRequest: _TypeAlias = GetDescriptionRequest  # noqa: Y015
+
+@_typing.final
+class GetDescriptionResponse(_message.Message):
+    """What the platform is."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DESCRIPTION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def description(self) -> Global___PlatformDescription:
+        """FIPA's ap-description."""
+
+    def __init__(
+        self,
+        *,
+        description: Global___PlatformDescription | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["description", b"description"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["description", b"description"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetDescriptionResponse: _TypeAlias = GetDescriptionResponse  # noqa: Y015
+
+@_typing.final
+class PlatformDescription(_message.Message):
+    """FIPA's ap-description (SC00023 section 6.1.5)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    SERVICES_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Name of the platform."""
+    @_builtins.property
+    def services(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlatformService]:
+        """What the platform itself offers."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        services: _abc.Iterable[Global___PlatformService] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "services", b"services"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlatformDescription: _TypeAlias = PlatformDescription  # noqa: Y015
+
+@_typing.final
+class PlatformService(_message.Message):
+    """FIPA's ap-service (SC00023 section 6.1.6)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    SERVICE_TYPE_FIELD_NUMBER: _builtins.int
+    ADDRESSES_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Name, such as `ams@local`."""
+    service_type: _builtins.str
+    """Type, such as `fipa.agent-management.ams`."""
+    @_builtins.property
+    def addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Where it is reached, `host:port`."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        service_type: _builtins.str = ...,
+        addresses: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "name", b"name", "service_type", b"service_type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlatformService: _TypeAlias = PlatformService  # noqa: Y015
+
+@_typing.final
+class WatchAgentsRequest(_message.Message):
+    """Asks for changes of agents."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TEMPLATE_FIELD_NUMBER: _builtins.int
+    CURSOR_FIELD_NUMBER: _builtins.int
+    WITH_EPHEMERAL_FIELD_NUMBER: _builtins.int
+    cursor: _builtins.str
+    """Cursor of the last response that was read. Empty: begin with a snapshot."""
+    with_ephemeral: _builtins.bool
+    """Tell of ephemeral agents, too; `ps` leaves them out."""
+    @_builtins.property
+    def template(self) -> _agent_pb2.AmsAgentDescription:
+        """Template; what is absent matches anything. An agent that matches no more, as by another state, is told once more."""
+
+    def __init__(
+        self,
+        *,
+        template: _agent_pb2.AmsAgentDescription | None = ...,
+        cursor: _builtins.str = ...,
+        with_ephemeral: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["template", b"template"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "template", b"template", "with_ephemeral", b"with_ephemeral"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchAgentsRequest: _TypeAlias = WatchAgentsRequest  # noqa: Y015
+
+@_typing.final
+class WatchAgentsResponse(_message.Message):
+    """One agent of the snapshot, or one change."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CURSOR_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    DESCRIPTION_FIELD_NUMBER: _builtins.int
+    PREVIOUS_STATE_FIELD_NUMBER: _builtins.int
+    CAUSE_FIELD_NUMBER: _builtins.int
+    AT_FIELD_NUMBER: _builtins.int
+    cursor: _builtins.str
+    """Continues after this response in a later call. Empty inside a snapshot: one that was not read to its end begins again."""
+    kind: Global___AgentEventKind.ValueType
+    """What happened."""
+    previous_state: _agent_pb2.AgentState.ValueType
+    """The state before. Unspecified but for STATE."""
+    cause: _builtins.str
+    """Who or what caused it, in words. Empty: not said."""
+    @_builtins.property
+    def description(self) -> _agent_pb2.AmsAgentDescription:
+        """The agent as it is now; of a dead one as it was. Unset in SNAPSHOT_END."""
+
+    @_builtins.property
+    def at(self) -> _timestamp_pb2.Timestamp:
+        """When, by the clock of the bus."""
+
+    def __init__(
+        self,
+        *,
+        cursor: _builtins.str = ...,
+        kind: Global___AgentEventKind.ValueType = ...,
+        description: _agent_pb2.AmsAgentDescription | None = ...,
+        previous_state: _agent_pb2.AgentState.ValueType = ...,
+        cause: _builtins.str = ...,
+        at: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "description", b"description"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "cause", b"cause", "cursor", b"cursor", "description", b"description", "kind", b"kind", "previous_state", b"previous_state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchAgentsResponse: _TypeAlias = WatchAgentsResponse  # noqa: Y015
 
 @_typing.final
 class TerminateAgentRequest(_message.Message):

@@ -60,6 +60,21 @@ class AmsServiceStub(object):
                 request_serializer=gagent_dot_v1_dot_ams__service__pb2.ResumeAgentRequest.SerializeToString,
                 response_deserializer=gagent_dot_v1_dot_ams__service__pb2.ResumeAgentResponse.FromString,
                 _registered_method=True)
+        self.ModifyAgent = channel.unary_unary(
+                '/gagent.v1.AmsService/ModifyAgent',
+                request_serializer=gagent_dot_v1_dot_ams__service__pb2.ModifyAgentRequest.SerializeToString,
+                response_deserializer=gagent_dot_v1_dot_ams__service__pb2.ModifyAgentResponse.FromString,
+                _registered_method=True)
+        self.GetDescription = channel.unary_unary(
+                '/gagent.v1.AmsService/GetDescription',
+                request_serializer=gagent_dot_v1_dot_ams__service__pb2.GetDescriptionRequest.SerializeToString,
+                response_deserializer=gagent_dot_v1_dot_ams__service__pb2.GetDescriptionResponse.FromString,
+                _registered_method=True)
+        self.WatchAgents = channel.unary_stream(
+                '/gagent.v1.AmsService/WatchAgents',
+                request_serializer=gagent_dot_v1_dot_ams__service__pb2.WatchAgentsRequest.SerializeToString,
+                response_deserializer=gagent_dot_v1_dot_ams__service__pb2.WatchAgentsResponse.FromString,
+                _registered_method=True)
         self.TerminateAgent = channel.unary_unary(
                 '/gagent.v1.AmsService/TerminateAgent',
                 request_serializer=gagent_dot_v1_dot_ams__service__pb2.TerminateAgentRequest.SerializeToString,
@@ -110,6 +125,32 @@ class AmsServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ModifyAgent(self, request, context):
+        """Changes the entry of an agent: its ownership, its state, or both. The state goes by FIPA's table: an agent may suspend
+        itself, `wait` (active to waiting) and `move` (active to transit); back to active is for whoever governs agents (resume,
+        wake-up, execute). NOT_FOUND for an unknown name, PERMISSION_DENIED for another agent's, FAILED_PRECONDITION when the
+        table has no such transition.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetDescription(self, request, context):
+        """Describes the platform (SC00023 section 6.1.5).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WatchAgents(self, request, context):
+        """Tells who is there and then what changes: first a snapshot, then each event once, in order. With a cursor it goes on
+        after the event that had it; where what followed is forgotten, or the bus was restarted, a snapshot comes again.
+        RESOURCE_EXHAUSTED ends a stream that reads too slowly; resume with the cursor.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def TerminateAgent(self, request, context):
         """Ends an agent whatever it wants: its session ends, its name is freed, its mail is given up. NOT_FOUND for an unknown
         name.
@@ -145,6 +186,21 @@ def add_AmsServiceServicer_to_server(servicer, server):
                     servicer.ResumeAgent,
                     request_deserializer=gagent_dot_v1_dot_ams__service__pb2.ResumeAgentRequest.FromString,
                     response_serializer=gagent_dot_v1_dot_ams__service__pb2.ResumeAgentResponse.SerializeToString,
+            ),
+            'ModifyAgent': grpc.unary_unary_rpc_method_handler(
+                    servicer.ModifyAgent,
+                    request_deserializer=gagent_dot_v1_dot_ams__service__pb2.ModifyAgentRequest.FromString,
+                    response_serializer=gagent_dot_v1_dot_ams__service__pb2.ModifyAgentResponse.SerializeToString,
+            ),
+            'GetDescription': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetDescription,
+                    request_deserializer=gagent_dot_v1_dot_ams__service__pb2.GetDescriptionRequest.FromString,
+                    response_serializer=gagent_dot_v1_dot_ams__service__pb2.GetDescriptionResponse.SerializeToString,
+            ),
+            'WatchAgents': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchAgents,
+                    request_deserializer=gagent_dot_v1_dot_ams__service__pb2.WatchAgentsRequest.FromString,
+                    response_serializer=gagent_dot_v1_dot_ams__service__pb2.WatchAgentsResponse.SerializeToString,
             ),
             'TerminateAgent': grpc.unary_unary_rpc_method_handler(
                     servicer.TerminateAgent,
@@ -288,6 +344,87 @@ class AmsService(object):
             '/gagent.v1.AmsService/ResumeAgent',
             gagent_dot_v1_dot_ams__service__pb2.ResumeAgentRequest.SerializeToString,
             gagent_dot_v1_dot_ams__service__pb2.ResumeAgentResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ModifyAgent(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gagent.v1.AmsService/ModifyAgent',
+            gagent_dot_v1_dot_ams__service__pb2.ModifyAgentRequest.SerializeToString,
+            gagent_dot_v1_dot_ams__service__pb2.ModifyAgentResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetDescription(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gagent.v1.AmsService/GetDescription',
+            gagent_dot_v1_dot_ams__service__pb2.GetDescriptionRequest.SerializeToString,
+            gagent_dot_v1_dot_ams__service__pb2.GetDescriptionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchAgents(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/gagent.v1.AmsService/WatchAgents',
+            gagent_dot_v1_dot_ams__service__pb2.WatchAgentsRequest.SerializeToString,
+            gagent_dot_v1_dot_ams__service__pb2.WatchAgentsResponse.FromString,
             options,
             channel_credentials,
             insecure,

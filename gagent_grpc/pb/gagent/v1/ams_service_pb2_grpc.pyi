@@ -51,6 +51,19 @@ class AmsServiceStub:
     """
     ResumeAgent: _grpc.UnaryUnaryMultiCallable[_ams_service_pb2.ResumeAgentRequest, _ams_service_pb2.ResumeAgentResponse]
     """Resumes a suspended agent to the state that it was suspended in. Resuming an active one changes nothing."""
+    ModifyAgent: _grpc.UnaryUnaryMultiCallable[_ams_service_pb2.ModifyAgentRequest, _ams_service_pb2.ModifyAgentResponse]
+    """Changes the entry of an agent: its ownership, its state, or both. The state goes by FIPA's table: an agent may suspend
+    itself, `wait` (active to waiting) and `move` (active to transit); back to active is for whoever governs agents (resume,
+    wake-up, execute). NOT_FOUND for an unknown name, PERMISSION_DENIED for another agent's, FAILED_PRECONDITION when the
+    table has no such transition.
+    """
+    GetDescription: _grpc.UnaryUnaryMultiCallable[_ams_service_pb2.GetDescriptionRequest, _ams_service_pb2.GetDescriptionResponse]
+    """Describes the platform (SC00023 section 6.1.5)."""
+    WatchAgents: _grpc.UnaryStreamMultiCallable[_ams_service_pb2.WatchAgentsRequest, _ams_service_pb2.WatchAgentsResponse]
+    """Tells who is there and then what changes: first a snapshot, then each event once, in order. With a cursor it goes on
+    after the event that had it; where what followed is forgotten, or the bus was restarted, a snapshot comes again.
+    RESOURCE_EXHAUSTED ends a stream that reads too slowly; resume with the cursor.
+    """
     TerminateAgent: _grpc.UnaryUnaryMultiCallable[_ams_service_pb2.TerminateAgentRequest, _ams_service_pb2.TerminateAgentResponse]
     """Ends an agent whatever it wants: its session ends, its name is freed, its mail is given up. NOT_FOUND for an unknown
     name.
@@ -79,6 +92,19 @@ class AmsServiceAsyncStub(AmsServiceStub):
     """
     ResumeAgent: _aio.UnaryUnaryMultiCallable[_ams_service_pb2.ResumeAgentRequest, _ams_service_pb2.ResumeAgentResponse]  # type: ignore[assignment]
     """Resumes a suspended agent to the state that it was suspended in. Resuming an active one changes nothing."""
+    ModifyAgent: _aio.UnaryUnaryMultiCallable[_ams_service_pb2.ModifyAgentRequest, _ams_service_pb2.ModifyAgentResponse]  # type: ignore[assignment]
+    """Changes the entry of an agent: its ownership, its state, or both. The state goes by FIPA's table: an agent may suspend
+    itself, `wait` (active to waiting) and `move` (active to transit); back to active is for whoever governs agents (resume,
+    wake-up, execute). NOT_FOUND for an unknown name, PERMISSION_DENIED for another agent's, FAILED_PRECONDITION when the
+    table has no such transition.
+    """
+    GetDescription: _aio.UnaryUnaryMultiCallable[_ams_service_pb2.GetDescriptionRequest, _ams_service_pb2.GetDescriptionResponse]  # type: ignore[assignment]
+    """Describes the platform (SC00023 section 6.1.5)."""
+    WatchAgents: _aio.UnaryStreamMultiCallable[_ams_service_pb2.WatchAgentsRequest, _ams_service_pb2.WatchAgentsResponse]  # type: ignore[assignment]
+    """Tells who is there and then what changes: first a snapshot, then each event once, in order. With a cursor it goes on
+    after the event that had it; where what followed is forgotten, or the bus was restarted, a snapshot comes again.
+    RESOURCE_EXHAUSTED ends a stream that reads too slowly; resume with the cursor.
+    """
     TerminateAgent: _aio.UnaryUnaryMultiCallable[_ams_service_pb2.TerminateAgentRequest, _ams_service_pb2.TerminateAgentResponse]  # type: ignore[assignment]
     """Ends an agent whatever it wants: its session ends, its name is freed, its mail is given up. NOT_FOUND for an unknown
     name.
@@ -134,6 +160,37 @@ class AmsServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_ams_service_pb2.ResumeAgentResponse, _abc.Awaitable[_ams_service_pb2.ResumeAgentResponse]]:
         """Resumes a suspended agent to the state that it was suspended in. Resuming an active one changes nothing."""
+
+    @_abc_1.abstractmethod
+    def ModifyAgent(
+        self,
+        request: _ams_service_pb2.ModifyAgentRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_ams_service_pb2.ModifyAgentResponse, _abc.Awaitable[_ams_service_pb2.ModifyAgentResponse]]:
+        """Changes the entry of an agent: its ownership, its state, or both. The state goes by FIPA's table: an agent may suspend
+        itself, `wait` (active to waiting) and `move` (active to transit); back to active is for whoever governs agents (resume,
+        wake-up, execute). NOT_FOUND for an unknown name, PERMISSION_DENIED for another agent's, FAILED_PRECONDITION when the
+        table has no such transition.
+        """
+
+    @_abc_1.abstractmethod
+    def GetDescription(
+        self,
+        request: _ams_service_pb2.GetDescriptionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_ams_service_pb2.GetDescriptionResponse, _abc.Awaitable[_ams_service_pb2.GetDescriptionResponse]]:
+        """Describes the platform (SC00023 section 6.1.5)."""
+
+    @_abc_1.abstractmethod
+    def WatchAgents(
+        self,
+        request: _ams_service_pb2.WatchAgentsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_ams_service_pb2.WatchAgentsResponse], _abc.AsyncIterator[_ams_service_pb2.WatchAgentsResponse]]:
+        """Tells who is there and then what changes: first a snapshot, then each event once, in order. With a cursor it goes on
+        after the event that had it; where what followed is forgotten, or the bus was restarted, a snapshot comes again.
+        RESOURCE_EXHAUSTED ends a stream that reads too slowly; resume with the cursor.
+        """
 
     @_abc_1.abstractmethod
     def TerminateAgent(

@@ -70,7 +70,7 @@ class _OnReceiverLostEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_OnRece
 class OnReceiverLost(_OnReceiverLost, metaclass=_OnReceiverLostEnumTypeWrapper):
     """What becomes of a message that was delivered, and whose receiver is lost (no session again within `resume_grace`, or
     removed) before it answered. An answer is owed for the acts that expect one: request, request-when, request-whenever,
-    query-if, query-ref, cfp, propose, proxy, propagate and subscribe. Any act of the receiver under the message's
+    query-if, query-ref, cfp, propose, proxy, propagate and subscribe, and accept-proposal in a contract net. Any act of the receiver under the message's
     `reply_with`, or within its conversation where there is none, is an answer, but for `agree`, after which one is owed still.
     """
 
@@ -166,6 +166,10 @@ class _NoticeKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_NoticeKind
     """The last frame was of a kind, or had a field, that is not served; it was ignored."""
     NOTICE_KIND_TERMINATED: _NoticeKind.ValueType  # 4
     """The agent was terminated by the AMS; do not reconnect."""
+    NOTICE_KIND_GAP: _NoticeKind.ValueType  # 5
+    """Messages of a topic, or to `*`, did not find room in the mailbox of this agent."""
+    NOTICE_KIND_CONVERSATION: _NoticeKind.ValueType  # 6
+    """A message of this agent was out of sequence in its conversation, or a conversation of it was ended by the bus."""
 
 class NoticeKind(_NoticeKind, metaclass=_NoticeKindEnumTypeWrapper):
     """What a notice is about."""
@@ -182,6 +186,10 @@ NOTICE_KIND_UNKNOWN_FRAME: NoticeKind.ValueType  # 3
 """The last frame was of a kind, or had a field, that is not served; it was ignored."""
 NOTICE_KIND_TERMINATED: NoticeKind.ValueType  # 4
 """The agent was terminated by the AMS; do not reconnect."""
+NOTICE_KIND_GAP: NoticeKind.ValueType  # 5
+"""Messages of a topic, or to `*`, did not find room in the mailbox of this agent."""
+NOTICE_KIND_CONVERSATION: NoticeKind.ValueType  # 6
+"""A message of this agent was out of sequence in its conversation, or a conversation of it was ended by the bus."""
 Global___NoticeKind: _TypeAlias = NoticeKind  # noqa: Y015
 
 @_typing.final
@@ -196,6 +204,7 @@ class OpenSessionRequest(_message.Message):
     WINDOW_FIELD_NUMBER: _builtins.int
     HEARTBEAT_FIELD_NUMBER: _builtins.int
     BYE_FIELD_NUMBER: _builtins.int
+    SUBSCRIBE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello:
         """Who the client is and what it wants. First frame, once."""
@@ -220,6 +229,10 @@ class OpenSessionRequest(_message.Message):
     def bye(self) -> Global___Bye:
         """A polite end."""
 
+    @_builtins.property
+    def subscribe(self) -> Global___Subscribe:
+        """Another set of topics to listen to."""
+
     def __init__(
         self,
         *,
@@ -229,12 +242,13 @@ class OpenSessionRequest(_message.Message):
         window: Global___Window | None = ...,
         heartbeat: Global___Heartbeat | None = ...,
         bye: Global___Bye | None = ...,
+        subscribe: Global___Subscribe | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["bye", b"bye", "frame", b"frame", "heartbeat", b"heartbeat", "hello", b"hello", "send", b"send", "settle", b"settle", "window", b"window"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["bye", b"bye", "frame", b"frame", "heartbeat", b"heartbeat", "hello", b"hello", "send", b"send", "settle", b"settle", "subscribe", b"subscribe", "window", b"window"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bye", b"bye", "frame", b"frame", "heartbeat", b"heartbeat", "hello", b"hello", "send", b"send", "settle", b"settle", "window", b"window"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bye", b"bye", "frame", b"frame", "heartbeat", b"heartbeat", "hello", b"hello", "send", b"send", "settle", b"settle", "subscribe", b"subscribe", "window", b"window"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["hello", "send", "settle", "window", "heartbeat", "bye"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["hello", "send", "settle", "window", "heartbeat", "bye", "subscribe"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -253,6 +267,7 @@ class OpenSessionResponse(_message.Message):
     HEARTBEAT_FIELD_NUMBER: _builtins.int
     NOTICE_FIELD_NUMBER: _builtins.int
     RETURNED_FIELD_NUMBER: _builtins.int
+    SUBSCRIBED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def welcome(self) -> Global___Welcome:
         """The session is open; always the first frame."""
@@ -281,6 +296,10 @@ class OpenSessionResponse(_message.Message):
     def returned(self) -> Global___ReturnBatch:
         """Deliveries that a nack of this client sent back."""
 
+    @_builtins.property
+    def subscribed(self) -> Global___Subscribed:
+        """Answer to `subscribe`."""
+
     def __init__(
         self,
         *,
@@ -291,12 +310,13 @@ class OpenSessionResponse(_message.Message):
         heartbeat: Global___Heartbeat | None = ...,
         notice: Global___Notice | None = ...,
         returned: Global___ReturnBatch | None = ...,
+        subscribed: Global___Subscribed | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["deliver", b"deliver", "frame", b"frame", "heartbeat", b"heartbeat", "notice", b"notice", "receipts", b"receipts", "returned", b"returned", "state", b"state", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["deliver", b"deliver", "frame", b"frame", "heartbeat", b"heartbeat", "notice", b"notice", "receipts", b"receipts", "returned", b"returned", "state", b"state", "subscribed", b"subscribed", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deliver", b"deliver", "frame", b"frame", "heartbeat", b"heartbeat", "notice", b"notice", "receipts", b"receipts", "returned", b"returned", "state", b"state", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deliver", b"deliver", "frame", b"frame", "heartbeat", b"heartbeat", "notice", b"notice", "receipts", b"receipts", "returned", b"returned", "state", b"state", "subscribed", b"subscribed", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["welcome", "deliver", "receipts", "state", "heartbeat", "notice", "returned"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["welcome", "deliver", "receipts", "state", "heartbeat", "notice", "returned", "subscribed"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -316,6 +336,7 @@ class Hello(_message.Message):
     WINDOW_FIELD_NUMBER: _builtins.int
     HELD_SEQUENCES_FIELD_NUMBER: _builtins.int
     DESCRIPTION_FIELD_NUMBER: _builtins.int
+    TOPICS_FIELD_NUMBER: _builtins.int
     EPHEMERAL_FIELD_NUMBER: _builtins.int
     OWNERSHIP_FIELD_NUMBER: _builtins.int
     CLIENT_SOFTWARE_FIELD_NUMBER: _builtins.int
@@ -347,6 +368,13 @@ class Hello(_message.Message):
     def description(self) -> _agent_pb2.DfAgentDescription:
         """DF entry to install together with the session; its name is the agent itself. Unset: the entry stays as it is."""
 
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Topics to listen to, at most 100: dotted names of at most 255 bytes, whose last level may be `*` (any one level) or `>`
+        (one level or more). They take the place of those of an earlier session, and end with `bye` and with the name. While
+        the connection is lost they stay: what is published meanwhile waits in the mailbox.
+        """
+
     def __init__(
         self,
         *,
@@ -356,13 +384,14 @@ class Hello(_message.Message):
         window: Global___Window | None = ...,
         held_sequences: _abc.Iterable[_builtins.int] | None = ...,
         description: _agent_pb2.DfAgentDescription | None = ...,
+        topics: _abc.Iterable[_builtins.str] | None = ...,
         ephemeral: _builtins.bool = ...,
         ownership: _builtins.str = ...,
         client_software: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["description", b"description", "window", b"window"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "client_software", b"client_software", "description", b"description", "ephemeral", b"ephemeral", "held_sequences", b"held_sequences", "ownership", b"ownership", "protocol_version", b"protocol_version", "resume_token", b"resume_token", "window", b"window"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "client_software", b"client_software", "description", b"description", "ephemeral", b"ephemeral", "held_sequences", b"held_sequences", "ownership", b"ownership", "protocol_version", b"protocol_version", "resume_token", b"resume_token", "topics", b"topics", "window", b"window"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -596,6 +625,72 @@ class Bye(_message.Message):
 Global___Bye: _TypeAlias = Bye  # noqa: Y015
 
 @_typing.final
+class Subscribe(_message.Message):
+    """Changes the topics that the agent listens to."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    ADD_FIELD_NUMBER: _builtins.int
+    REMOVE_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """Number that the answer repeats; the client's choice."""
+    @_builtins.property
+    def add(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Topics to listen to from now on, beside those in force; form and bound as in `hello.topics`."""
+
+    @_builtins.property
+    def remove(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Topics to listen to no more, as they were written when added; unknown ones are passed over."""
+
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        add: _abc.Iterable[_builtins.str] | None = ...,
+        remove: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "number", b"number", "remove", b"remove"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Subscribe: _TypeAlias = Subscribe  # noqa: Y015
+
+@_typing.final
+class Subscribed(_message.Message):
+    """Answer to `subscribe`; what is published after it was sent reaches the agent."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    TOPICS_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """That of the question."""
+    error: _builtins.str
+    """Why nothing was changed. Empty: it was."""
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """All topics in force."""
+
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        topics: _abc.Iterable[_builtins.str] | None = ...,
+        error: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "number", b"number", "topics", b"topics"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Subscribed: _TypeAlias = Subscribed  # noqa: Y015
+
+@_typing.final
 class BusMessage(_message.Message):
     """A message as its sender wrote it. Nobody changes it on the way."""
 
@@ -656,7 +751,12 @@ class BusMessage(_message.Message):
     """How the sender wants to hear of the outcome. Unset: RECEIPT."""
     @_builtins.property
     def to(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Delivery addresses: `name`, `name@platform`. Empty: the receivers of the ACL body, or the target of the ACP body."""
+        """Delivery addresses. Empty: the receivers of the ACL body, or the target of the ACP body.
+        `name` or `name@platform`: an agent. `role:TYPE`: one connected agent that offers a service of that type in the DF, the
+        one with the least unsettled mail; messages of one conversation go to the same one until none came for ten
+        minutes. `topic:a.b`: every agent that listens to it, but the sender. `*`: every connected agent but the sender and
+        ephemeral ones; such a message is transient whatever is said. Nobody there: NO_PROVIDER.
+        """
 
     @_builtins.property
     def created_at(self) -> _timestamp_pb2.Timestamp:
@@ -804,6 +904,8 @@ class Receipt(_message.Message):
     RETRYABLE_FIELD_NUMBER: _builtins.int
     RETRY_AFTER_FIELD_NUMBER: _builtins.int
     FIELD_FIELD_NUMBER: _builtins.int
+    REACHED_FIELD_NUMBER: _builtins.int
+    MISSED_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     """Number of the message in this session; in `SendResponse` its place in the request, from 1."""
     receiver: _builtins.str
@@ -816,6 +918,10 @@ class Receipt(_message.Message):
     """The same message may be accepted later."""
     field: _builtins.str
     """Field that is at fault, such as `acl.performative`. Empty: none."""
+    reached: _builtins.int
+    """Of a topic and of `*`: in how many mailboxes the message is, from this sending or an earlier one."""
+    missed: _builtins.int
+    """Of a topic and of `*`: how many agents that should have it do not, mostly for want of room. Each is told by a notice GAP."""
     @_builtins.property
     def retry_after(self) -> _duration_pb2.Duration:
         """After how long a repetition makes sense. Unset: not known, or never."""
@@ -830,10 +936,12 @@ class Receipt(_message.Message):
         retryable: _builtins.bool = ...,
         retry_after: _duration_pb2.Duration | None = ...,
         field: _builtins.str = ...,
+        reached: _builtins.int = ...,
+        missed: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["retry_after", b"retry_after"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "field", b"field", "number", b"number", "outcome", b"outcome", "receiver", b"receiver", "retry_after", b"retry_after", "retryable", b"retryable"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "field", b"field", "missed", b"missed", "number", b"number", "outcome", b"outcome", "reached", b"reached", "receiver", b"receiver", "retry_after", b"retry_after", "retryable", b"retryable"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -842,7 +950,7 @@ Global___Receipt: _TypeAlias = Receipt  # noqa: Y015
 @_typing.final
 class ReceiptBatch(_message.Message):
     """Receipts. Every message up to `accepted_through` was accepted for every receiver that no receipt of this session
-    names otherwise. An exception may come before `accepted_through` has reached its number, never after.
+    names otherwise. A topic and `*` always have a receipt, also where it says ACCEPTED: it tells how many were reached. An exception may come before `accepted_through` has reached its number, never after.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -889,6 +997,7 @@ class Welcome(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     ATTACHED_FIELD_NUMBER: _builtins.int
     DESCRIPTION_FIELD_NUMBER: _builtins.int
+    TOPICS_FIELD_NUMBER: _builtins.int
     HELD_SEQUENCES_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     """Version of this protocol that the session speaks: 1."""
@@ -929,6 +1038,10 @@ class Welcome(_message.Message):
         """DF entry in force, with the lease granted. Unset: none."""
 
     @_builtins.property
+    def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Topics in force."""
+
+    @_builtins.property
     def held_sequences(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Those of `hello.held_sequences` that are in fact held: their settle counts in this session. Others come again, or
         are settled.
@@ -951,11 +1064,12 @@ class Welcome(_message.Message):
         state: _agent_pb2.AgentState.ValueType = ...,
         attached: _builtins.bool = ...,
         description: _agent_pb2.DfAgentDescription | None = ...,
+        topics: _abc.Iterable[_builtins.str] | None = ...,
         held_sequences: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["description", b"description", "heartbeat_interval", b"heartbeat_interval", "resume_grace", b"resume_grace", "send_window", b"send_window", "window", b"window"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "attached", b"attached", "description", b"description", "generation", b"generation", "heartbeat_interval", b"heartbeat_interval", "held_sequences", b"held_sequences", "max_frame_bytes", b"max_frame_bytes", "max_message_bytes", b"max_message_bytes", "platform", b"platform", "protocol_version", b"protocol_version", "resume_grace", b"resume_grace", "resume_token", b"resume_token", "send_window", b"send_window", "state", b"state", "window", b"window"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "attached", b"attached", "description", b"description", "generation", b"generation", "heartbeat_interval", b"heartbeat_interval", "held_sequences", b"held_sequences", "max_frame_bytes", b"max_frame_bytes", "max_message_bytes", b"max_message_bytes", "platform", b"platform", "protocol_version", b"protocol_version", "resume_grace", b"resume_grace", "resume_token", b"resume_token", "send_window", b"send_window", "state", b"state", "topics", b"topics", "window", b"window"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -996,10 +1110,19 @@ class Notice(_message.Message):
     KIND_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
     RECONNECT_AFTER_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    MISSED_FIELD_NUMBER: _builtins.int
+    CONVERSATION_ID_FIELD_NUMBER: _builtins.int
     kind: Global___NoticeKind.ValueType
     """What it is about."""
     text: _builtins.str
     """The same in words."""
+    address: _builtins.str
+    """Of GAP: the address, such as `topic:a.b`."""
+    missed: _builtins.int
+    """Of GAP: how many messages to that address are missing since the last such notice."""
+    conversation_id: _builtins.str
+    """Of CONVERSATION: which one."""
     @_builtins.property
     def reconnect_after(self) -> _duration_pb2.Duration:
         """Earliest time to reconnect. Unset: at once, with the client's own back-off."""
@@ -1010,10 +1133,13 @@ class Notice(_message.Message):
         kind: Global___NoticeKind.ValueType = ...,
         text: _builtins.str = ...,
         reconnect_after: _duration_pb2.Duration | None = ...,
+        address: _builtins.str = ...,
+        missed: _builtins.int = ...,
+        conversation_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["reconnect_after", b"reconnect_after"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "reconnect_after", b"reconnect_after", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "conversation_id", b"conversation_id", "kind", b"kind", "missed", b"missed", "reconnect_after", b"reconnect_after", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -23,9 +23,10 @@ _sym_db = _symbol_database.Default()
 
 
 from . import agent_pb2 as gagent_dot_v1_dot_agent__pb2
+from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1agagent/v1/df_service.proto\x12\tgagent.v1\x1a\x15gagent/v1/agent.proto\"]\n\x1aRegisterDescriptionRequest\x12?\n\x0b\x64\x65scription\x18\x01 \x01(\x0b\x32\x1d.gagent.v1.DfAgentDescriptionR\x0b\x64\x65scription\"^\n\x1bRegisterDescriptionResponse\x12?\n\x0b\x64\x65scription\x18\x01 \x01(\x0b\x32\x1d.gagent.v1.DfAgentDescriptionR\x0b\x64\x65scription\"4\n\x1c\x44\x65registerDescriptionRequest\x12\x14\n\x05\x61gent\x18\x01 \x01(\tR\x05\x61gent\"\x1f\n\x1d\x44\x65registerDescriptionResponse\"\x8c\x01\n\x19SearchDescriptionsRequest\x12\x39\n\x08template\x18\x01 \x01(\x0b\x32\x1d.gagent.v1.DfAgentDescriptionR\x08template\x12$\n\x0bmax_results\x18\x02 \x01(\x05H\x00R\nmaxResults\x88\x01\x01\x42\x0e\n\x0c_max_results\"_\n\x1aSearchDescriptionsResponse\x12\x41\n\x0c\x64\x65scriptions\x18\x01 \x03(\x0b\x32\x1d.gagent.v1.DfAgentDescriptionR\x0c\x64\x65scriptions2\xc0\x02\n\tDfService\x12\x64\n\x13RegisterDescription\x12%.gagent.v1.RegisterDescriptionRequest\x1a&.gagent.v1.RegisterDescriptionResponse\x12j\n\x15\x44\x65registerDescription\x12\'.gagent.v1.DeregisterDescriptionRequest\x1a(.gagent.v1.DeregisterDescriptionResponse\x12\x61\n\x12SearchDescriptions\x12$.gagent.v1.SearchDescriptionsRequest\x1a%.gagent.v1.SearchDescriptionsResponseBP\n\rdev.gagent.v1B\x0e\x44\x66ServiceProtoP\x01Z!gagent.dev/gen/gagent/v1;gagentv1\xaa\x02\tGagent.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1agagent/v1/df_service.proto\x12\tgagent.v1\x1a\x15gagent/v1/agent.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"]\n\x1aRegisterDescriptionRequest\x12?\n\x0b\x64\x65scription\x18\x01 \x01(\x0b\x32\x1d.gagent.v1.DfAgentDescriptionR\x0b\x64\x65scription\"^\n\x1bRegisterDescriptionResponse\x12?\n\x0b\x64\x65scription\x18\x01 \x01(\x0b\x32\x1d.gagent.v1.DfAgentDescriptionR\x0b\x64\x65scription\"[\n\x18ModifyDescriptionRequest\x12?\n\x0b\x64\x65scription\x18\x01 \x01(\x0b\x32\x1d.gagent.v1.DfAgentDescriptionR\x0b\x64\x65scription\"\\\n\x19ModifyDescriptionResponse\x12?\n\x0b\x64\x65scription\x18\x01 \x01(\x0b\x32\x1d.gagent.v1.DfAgentDescriptionR\x0b\x64\x65scription\"k\n\x17RenewDescriptionRequest\x12\x14\n\x05\x61gent\x18\x01 \x01(\tR\x05\x61gent\x12(\n\rlease_seconds\x18\x02 \x01(\x01H\x00R\x0cleaseSeconds\x88\x01\x01\x42\x10\n\x0e_lease_seconds\"[\n\x18RenewDescriptionResponse\x12?\n\x0b\x64\x65scription\x18\x01 \x01(\x0b\x32\x1d.gagent.v1.DfAgentDescriptionR\x0b\x64\x65scription\"m\n\x18WatchDescriptionsRequest\x12\x39\n\x08template\x18\x01 \x01(\x0b\x32\x1d.gagent.v1.DfAgentDescriptionR\x08template\x12\x16\n\x06\x63ursor\x18\x02 \x01(\tR\x06\x63ursor\"\xeb\x01\n\x19WatchDescriptionsResponse\x12\x16\n\x06\x63ursor\x18\x01 \x01(\tR\x06\x63ursor\x12\x33\n\x04kind\x18\x02 \x01(\x0e\x32\x1f.gagent.v1.DescriptionEventKindR\x04kind\x12?\n\x0b\x64\x65scription\x18\x03 \x01(\x0b\x32\x1d.gagent.v1.DfAgentDescriptionR\x0b\x64\x65scription\x12\x14\n\x05\x63\x61use\x18\x04 \x01(\tR\x05\x63\x61use\x12*\n\x02\x61t\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\x02\x61t\"4\n\x1c\x44\x65registerDescriptionRequest\x12\x14\n\x05\x61gent\x18\x01 \x01(\tR\x05\x61gent\"\x1f\n\x1d\x44\x65registerDescriptionResponse\"\xc6\x01\n\x19SearchDescriptionsRequest\x12\x39\n\x08template\x18\x01 \x01(\x0b\x32\x1d.gagent.v1.DfAgentDescriptionR\x08template\x12$\n\x0bmax_results\x18\x02 \x01(\x05H\x00R\nmaxResults\x88\x01\x01\x12\x1b\n\tmax_depth\x18\x03 \x01(\x05R\x08maxDepth\x12\x1b\n\tsearch_id\x18\x04 \x01(\tR\x08searchIdB\x0e\n\x0c_max_results\"_\n\x1aSearchDescriptionsResponse\x12\x41\n\x0c\x64\x65scriptions\x18\x01 \x03(\x0b\x32\x1d.gagent.v1.DfAgentDescriptionR\x0c\x64\x65scriptions*\xf5\x01\n\x14\x44\x65scriptionEventKind\x12&\n\"DESCRIPTION_EVENT_KIND_UNSPECIFIED\x10\x00\x12\"\n\x1e\x44\x45SCRIPTION_EVENT_KIND_PRESENT\x10\x01\x12\'\n#DESCRIPTION_EVENT_KIND_SNAPSHOT_END\x10\x02\x12 \n\x1c\x44\x45SCRIPTION_EVENT_KIND_ADDED\x10\x03\x12\"\n\x1e\x44\x45SCRIPTION_EVENT_KIND_CHANGED\x10\x04\x12\"\n\x1e\x44\x45SCRIPTION_EVENT_KIND_REMOVED\x10\x05\x32\xdf\x04\n\tDfService\x12\x64\n\x13RegisterDescription\x12%.gagent.v1.RegisterDescriptionRequest\x1a&.gagent.v1.RegisterDescriptionResponse\x12^\n\x11ModifyDescription\x12#.gagent.v1.ModifyDescriptionRequest\x1a$.gagent.v1.ModifyDescriptionResponse\x12[\n\x10RenewDescription\x12\".gagent.v1.RenewDescriptionRequest\x1a#.gagent.v1.RenewDescriptionResponse\x12`\n\x11WatchDescriptions\x12#.gagent.v1.WatchDescriptionsRequest\x1a$.gagent.v1.WatchDescriptionsResponse0\x01\x12j\n\x15\x44\x65registerDescription\x12\'.gagent.v1.DeregisterDescriptionRequest\x1a(.gagent.v1.DeregisterDescriptionResponse\x12\x61\n\x12SearchDescriptions\x12$.gagent.v1.SearchDescriptionsRequest\x1a%.gagent.v1.SearchDescriptionsResponseBP\n\rdev.gagent.v1B\x0e\x44\x66ServiceProtoP\x01Z!gagent.dev/gen/gagent/v1;gagentv1\xaa\x02\tGagent.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,18 +34,32 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'gagent.v1.df_service_pb2', 
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\rdev.gagent.v1B\016DfServiceProtoP\001Z!gagent.dev/gen/gagent/v1;gagentv1\252\002\tGagent.V1'
-  _globals['_REGISTERDESCRIPTIONREQUEST']._serialized_start=64
-  _globals['_REGISTERDESCRIPTIONREQUEST']._serialized_end=157
-  _globals['_REGISTERDESCRIPTIONRESPONSE']._serialized_start=159
-  _globals['_REGISTERDESCRIPTIONRESPONSE']._serialized_end=253
-  _globals['_DEREGISTERDESCRIPTIONREQUEST']._serialized_start=255
-  _globals['_DEREGISTERDESCRIPTIONREQUEST']._serialized_end=307
-  _globals['_DEREGISTERDESCRIPTIONRESPONSE']._serialized_start=309
-  _globals['_DEREGISTERDESCRIPTIONRESPONSE']._serialized_end=340
-  _globals['_SEARCHDESCRIPTIONSREQUEST']._serialized_start=343
-  _globals['_SEARCHDESCRIPTIONSREQUEST']._serialized_end=483
-  _globals['_SEARCHDESCRIPTIONSRESPONSE']._serialized_start=485
-  _globals['_SEARCHDESCRIPTIONSRESPONSE']._serialized_end=580
-  _globals['_DFSERVICE']._serialized_start=583
-  _globals['_DFSERVICE']._serialized_end=903
+  _globals['_DESCRIPTIONEVENTKIND']._serialized_start=1412
+  _globals['_DESCRIPTIONEVENTKIND']._serialized_end=1657
+  _globals['_REGISTERDESCRIPTIONREQUEST']._serialized_start=97
+  _globals['_REGISTERDESCRIPTIONREQUEST']._serialized_end=190
+  _globals['_REGISTERDESCRIPTIONRESPONSE']._serialized_start=192
+  _globals['_REGISTERDESCRIPTIONRESPONSE']._serialized_end=286
+  _globals['_MODIFYDESCRIPTIONREQUEST']._serialized_start=288
+  _globals['_MODIFYDESCRIPTIONREQUEST']._serialized_end=379
+  _globals['_MODIFYDESCRIPTIONRESPONSE']._serialized_start=381
+  _globals['_MODIFYDESCRIPTIONRESPONSE']._serialized_end=473
+  _globals['_RENEWDESCRIPTIONREQUEST']._serialized_start=475
+  _globals['_RENEWDESCRIPTIONREQUEST']._serialized_end=582
+  _globals['_RENEWDESCRIPTIONRESPONSE']._serialized_start=584
+  _globals['_RENEWDESCRIPTIONRESPONSE']._serialized_end=675
+  _globals['_WATCHDESCRIPTIONSREQUEST']._serialized_start=677
+  _globals['_WATCHDESCRIPTIONSREQUEST']._serialized_end=786
+  _globals['_WATCHDESCRIPTIONSRESPONSE']._serialized_start=789
+  _globals['_WATCHDESCRIPTIONSRESPONSE']._serialized_end=1024
+  _globals['_DEREGISTERDESCRIPTIONREQUEST']._serialized_start=1026
+  _globals['_DEREGISTERDESCRIPTIONREQUEST']._serialized_end=1078
+  _globals['_DEREGISTERDESCRIPTIONRESPONSE']._serialized_start=1080
+  _globals['_DEREGISTERDESCRIPTIONRESPONSE']._serialized_end=1111
+  _globals['_SEARCHDESCRIPTIONSREQUEST']._serialized_start=1114
+  _globals['_SEARCHDESCRIPTIONSREQUEST']._serialized_end=1312
+  _globals['_SEARCHDESCRIPTIONSRESPONSE']._serialized_start=1314
+  _globals['_SEARCHDESCRIPTIONSRESPONSE']._serialized_end=1409
+  _globals['_DFSERVICE']._serialized_start=1660
+  _globals['_DFSERVICE']._serialized_end=2267
 # @@protoc_insertion_point(module_scope)

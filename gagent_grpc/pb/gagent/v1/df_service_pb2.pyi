@@ -7,7 +7,9 @@ from collections import abc as _abc
 from . import agent_pb2 as _agent_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -18,6 +20,42 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _DescriptionEventKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _DescriptionEventKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_DescriptionEventKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    DESCRIPTION_EVENT_KIND_UNSPECIFIED: _DescriptionEventKind.ValueType  # 0
+    """Never sent."""
+    DESCRIPTION_EVENT_KIND_PRESENT: _DescriptionEventKind.ValueType  # 1
+    """It matches at present."""
+    DESCRIPTION_EVENT_KIND_SNAPSHOT_END: _DescriptionEventKind.ValueType  # 2
+    """All current matches were told; what comes now are changes."""
+    DESCRIPTION_EVENT_KIND_ADDED: _DescriptionEventKind.ValueType  # 3
+    """It matches from now on: it was registered or changed, or its agent is there again."""
+    DESCRIPTION_EVENT_KIND_CHANGED: _DescriptionEventKind.ValueType  # 4
+    """It matched before and does so still, with other data."""
+    DESCRIPTION_EVENT_KIND_REMOVED: _DescriptionEventKind.ValueType  # 5
+    """It matches no more."""
+
+class DescriptionEventKind(_DescriptionEventKind, metaclass=_DescriptionEventKindEnumTypeWrapper):
+    """What happened to a description."""
+
+DESCRIPTION_EVENT_KIND_UNSPECIFIED: DescriptionEventKind.ValueType  # 0
+"""Never sent."""
+DESCRIPTION_EVENT_KIND_PRESENT: DescriptionEventKind.ValueType  # 1
+"""It matches at present."""
+DESCRIPTION_EVENT_KIND_SNAPSHOT_END: DescriptionEventKind.ValueType  # 2
+"""All current matches were told; what comes now are changes."""
+DESCRIPTION_EVENT_KIND_ADDED: DescriptionEventKind.ValueType  # 3
+"""It matches from now on: it was registered or changed, or its agent is there again."""
+DESCRIPTION_EVENT_KIND_CHANGED: DescriptionEventKind.ValueType  # 4
+"""It matched before and does so still, with other data."""
+DESCRIPTION_EVENT_KIND_REMOVED: DescriptionEventKind.ValueType  # 5
+"""It matches no more."""
+Global___DescriptionEventKind: _TypeAlias = DescriptionEventKind  # noqa: Y015
 
 @_typing.final
 class RegisterDescriptionRequest(_message.Message):
@@ -68,6 +106,176 @@ class RegisterDescriptionResponse(_message.Message):
 Global___RegisterDescriptionResponse: _TypeAlias = RegisterDescriptionResponse  # noqa: Y015
 
 @_typing.final
+class ModifyDescriptionRequest(_message.Message):
+    """Asks to replace a description."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DESCRIPTION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def description(self) -> _agent_pb2.DfAgentDescription:
+        """The new description; its name is the caller when absent."""
+
+    def __init__(
+        self,
+        *,
+        description: _agent_pb2.DfAgentDescription | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["description", b"description"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["description", b"description"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ModifyDescriptionRequest: _TypeAlias = ModifyDescriptionRequest  # noqa: Y015
+
+@_typing.final
+class ModifyDescriptionResponse(_message.Message):
+    """The description is replaced."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DESCRIPTION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def description(self) -> _agent_pb2.DfAgentDescription:
+        """The entry as the DF keeps it, with the lease granted."""
+
+    def __init__(
+        self,
+        *,
+        description: _agent_pb2.DfAgentDescription | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["description", b"description"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["description", b"description"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ModifyDescriptionResponse: _TypeAlias = ModifyDescriptionResponse  # noqa: Y015
+
+@_typing.final
+class RenewDescriptionRequest(_message.Message):
+    """Asks for more time."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENT_FIELD_NUMBER: _builtins.int
+    LEASE_SECONDS_FIELD_NUMBER: _builtins.int
+    agent: _builtins.str
+    """The agent; the caller when empty."""
+    lease_seconds: _builtins.float
+    """Lease in seconds from now. Unset: as long as the one that runs."""
+    def __init__(
+        self,
+        *,
+        agent: _builtins.str = ...,
+        lease_seconds: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_lease_seconds", b"_lease_seconds", "lease_seconds", b"lease_seconds"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_lease_seconds", b"_lease_seconds", "agent", b"agent", "lease_seconds", b"lease_seconds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__lease_seconds: _TypeAlias = _typing.Literal["lease_seconds"]  # noqa: Y015
+    _WhichOneofArgType__lease_seconds: _TypeAlias = _typing.Literal["_lease_seconds", b"_lease_seconds"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__lease_seconds) -> _WhichOneofReturnType__lease_seconds | None: ...
+
+Global___RenewDescriptionRequest: _TypeAlias = RenewDescriptionRequest  # noqa: Y015
+
+@_typing.final
+class RenewDescriptionResponse(_message.Message):
+    """The lease runs anew."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DESCRIPTION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def description(self) -> _agent_pb2.DfAgentDescription:
+        """The entry, with the lease granted, which may be shorter than what was asked for."""
+
+    def __init__(
+        self,
+        *,
+        description: _agent_pb2.DfAgentDescription | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["description", b"description"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["description", b"description"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RenewDescriptionResponse: _TypeAlias = RenewDescriptionResponse  # noqa: Y015
+
+@_typing.final
+class WatchDescriptionsRequest(_message.Message):
+    """Asks for changes of descriptions."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TEMPLATE_FIELD_NUMBER: _builtins.int
+    CURSOR_FIELD_NUMBER: _builtins.int
+    cursor: _builtins.str
+    """Cursor of the last response that was read. Empty: begin with the current matches."""
+    @_builtins.property
+    def template(self) -> _agent_pb2.DfAgentDescription:
+        """Template; what is absent matches anything."""
+
+    def __init__(
+        self,
+        *,
+        template: _agent_pb2.DfAgentDescription | None = ...,
+        cursor: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["template", b"template"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "template", b"template"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchDescriptionsRequest: _TypeAlias = WatchDescriptionsRequest  # noqa: Y015
+
+@_typing.final
+class WatchDescriptionsResponse(_message.Message):
+    """One current match, or one change."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CURSOR_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    DESCRIPTION_FIELD_NUMBER: _builtins.int
+    CAUSE_FIELD_NUMBER: _builtins.int
+    AT_FIELD_NUMBER: _builtins.int
+    cursor: _builtins.str
+    """Continues after this response in a later call. Empty inside a snapshot: one that was not read to its end begins again."""
+    kind: Global___DescriptionEventKind.ValueType
+    """What happened."""
+    cause: _builtins.str
+    """Why a match ended: `deregistered`, `lease ended`, `agent lost`, `agent suspended`, ... Empty: not said."""
+    @_builtins.property
+    def description(self) -> _agent_pb2.DfAgentDescription:
+        """The description as it is now; of one that matches no more its name alone. Unset in SNAPSHOT_END."""
+
+    @_builtins.property
+    def at(self) -> _timestamp_pb2.Timestamp:
+        """When, by the clock of the bus."""
+
+    def __init__(
+        self,
+        *,
+        cursor: _builtins.str = ...,
+        kind: Global___DescriptionEventKind.ValueType = ...,
+        description: _agent_pb2.DfAgentDescription | None = ...,
+        cause: _builtins.str = ...,
+        at: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "description", b"description"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "cause", b"cause", "cursor", b"cursor", "description", b"description", "kind", b"kind"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchDescriptionsResponse: _TypeAlias = WatchDescriptionsResponse  # noqa: Y015
+
+@_typing.final
 class DeregisterDescriptionRequest(_message.Message):
     """Asks to remove a description."""
 
@@ -114,8 +322,18 @@ class SearchDescriptionsRequest(_message.Message):
 
     TEMPLATE_FIELD_NUMBER: _builtins.int
     MAX_RESULTS_FIELD_NUMBER: _builtins.int
+    MAX_DEPTH_FIELD_NUMBER: _builtins.int
+    SEARCH_ID_FIELD_NUMBER: _builtins.int
     max_results: _builtins.int
     """Largest number of results. Unset: 1, as FIPA has it. Negative: all. 0 is INVALID_ARGUMENT."""
+    max_depth: _builtins.int
+    """How far the search goes into federated directories: 0, the default, is this platform only, which is all there is at
+    present; a negative number is no bound.
+    """
+    search_id: _builtins.str
+    """Identity of the search, so that it does not go in circles: a DF that has seen it within five minutes answers
+    FAILED_PRECONDITION. Empty: none.
+    """
     @_builtins.property
     def template(self) -> _agent_pb2.DfAgentDescription:
         """Template; what is absent matches anything, and an empty one matches every entry."""
@@ -125,10 +343,12 @@ class SearchDescriptionsRequest(_message.Message):
         *,
         template: _agent_pb2.DfAgentDescription | None = ...,
         max_results: _builtins.int | None = ...,
+        max_depth: _builtins.int = ...,
+        search_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_max_results", b"_max_results", "max_results", b"max_results", "template", b"template"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_results", b"_max_results", "max_results", b"max_results", "template", b"template"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_results", b"_max_results", "max_depth", b"max_depth", "max_results", b"max_results", "search_id", b"search_id", "template", b"template"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_results: _TypeAlias = _typing.Literal["max_results"]  # noqa: Y015
     _WhichOneofArgType__max_results: _TypeAlias = _typing.Literal["_max_results", b"_max_results"]  # noqa: Y015

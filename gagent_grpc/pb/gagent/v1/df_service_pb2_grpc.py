@@ -41,6 +41,21 @@ class DfServiceStub(object):
                 request_serializer=gagent_dot_v1_dot_df__service__pb2.RegisterDescriptionRequest.SerializeToString,
                 response_deserializer=gagent_dot_v1_dot_df__service__pb2.RegisterDescriptionResponse.FromString,
                 _registered_method=True)
+        self.ModifyDescription = channel.unary_unary(
+                '/gagent.v1.DfService/ModifyDescription',
+                request_serializer=gagent_dot_v1_dot_df__service__pb2.ModifyDescriptionRequest.SerializeToString,
+                response_deserializer=gagent_dot_v1_dot_df__service__pb2.ModifyDescriptionResponse.FromString,
+                _registered_method=True)
+        self.RenewDescription = channel.unary_unary(
+                '/gagent.v1.DfService/RenewDescription',
+                request_serializer=gagent_dot_v1_dot_df__service__pb2.RenewDescriptionRequest.SerializeToString,
+                response_deserializer=gagent_dot_v1_dot_df__service__pb2.RenewDescriptionResponse.FromString,
+                _registered_method=True)
+        self.WatchDescriptions = channel.unary_stream(
+                '/gagent.v1.DfService/WatchDescriptions',
+                request_serializer=gagent_dot_v1_dot_df__service__pb2.WatchDescriptionsRequest.SerializeToString,
+                response_deserializer=gagent_dot_v1_dot_df__service__pb2.WatchDescriptionsResponse.FromString,
+                _registered_method=True)
         self.DeregisterDescription = channel.unary_unary(
                 '/gagent.v1.DfService/DeregisterDescription',
                 request_serializer=gagent_dot_v1_dot_df__service__pb2.DeregisterDescriptionRequest.SerializeToString,
@@ -61,6 +76,32 @@ class DfServiceServicer(object):
     def RegisterDescription(self, request, context):
         """Registers an agent's description. ALREADY_EXISTS when it has one, INVALID_ARGUMENT when a name or a service type is
         missing, PERMISSION_DENIED for another agent, NOT_FOUND when the AMS does not know the agent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ModifyDescription(self, request, context):
+        """Replaces an agent's description as a whole; its lease starts anew. Errors as of registering, and NOT_FOUND when it has
+        none.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RenewDescription(self, request, context):
+        """Starts the lease of an agent's description anew. NOT_FOUND when it has none, as after the lease has ended;
+        PERMISSION_DENIED for another agent's; INVALID_ARGUMENT for a lease that is not positive.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WatchDescriptions(self, request, context):
+        """Tells which descriptions match a template and then what changes: first the current matches, then each registration,
+        change and end of a match once, in order. What matches goes by the rules of a search. With a cursor it goes on after the
+        event that had it; where what followed is forgotten, or the bus was restarted, the current matches come again.
+        RESOURCE_EXHAUSTED ends a stream that reads too slowly; resume with the cursor.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -88,6 +129,21 @@ def add_DfServiceServicer_to_server(servicer, server):
                     servicer.RegisterDescription,
                     request_deserializer=gagent_dot_v1_dot_df__service__pb2.RegisterDescriptionRequest.FromString,
                     response_serializer=gagent_dot_v1_dot_df__service__pb2.RegisterDescriptionResponse.SerializeToString,
+            ),
+            'ModifyDescription': grpc.unary_unary_rpc_method_handler(
+                    servicer.ModifyDescription,
+                    request_deserializer=gagent_dot_v1_dot_df__service__pb2.ModifyDescriptionRequest.FromString,
+                    response_serializer=gagent_dot_v1_dot_df__service__pb2.ModifyDescriptionResponse.SerializeToString,
+            ),
+            'RenewDescription': grpc.unary_unary_rpc_method_handler(
+                    servicer.RenewDescription,
+                    request_deserializer=gagent_dot_v1_dot_df__service__pb2.RenewDescriptionRequest.FromString,
+                    response_serializer=gagent_dot_v1_dot_df__service__pb2.RenewDescriptionResponse.SerializeToString,
+            ),
+            'WatchDescriptions': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchDescriptions,
+                    request_deserializer=gagent_dot_v1_dot_df__service__pb2.WatchDescriptionsRequest.FromString,
+                    response_serializer=gagent_dot_v1_dot_df__service__pb2.WatchDescriptionsResponse.SerializeToString,
             ),
             'DeregisterDescription': grpc.unary_unary_rpc_method_handler(
                     servicer.DeregisterDescription,
@@ -129,6 +185,87 @@ class DfService(object):
             '/gagent.v1.DfService/RegisterDescription',
             gagent_dot_v1_dot_df__service__pb2.RegisterDescriptionRequest.SerializeToString,
             gagent_dot_v1_dot_df__service__pb2.RegisterDescriptionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ModifyDescription(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gagent.v1.DfService/ModifyDescription',
+            gagent_dot_v1_dot_df__service__pb2.ModifyDescriptionRequest.SerializeToString,
+            gagent_dot_v1_dot_df__service__pb2.ModifyDescriptionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RenewDescription(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gagent.v1.DfService/RenewDescription',
+            gagent_dot_v1_dot_df__service__pb2.RenewDescriptionRequest.SerializeToString,
+            gagent_dot_v1_dot_df__service__pb2.RenewDescriptionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchDescriptions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/gagent.v1.DfService/WatchDescriptions',
+            gagent_dot_v1_dot_df__service__pb2.WatchDescriptionsRequest.SerializeToString,
+            gagent_dot_v1_dot_df__service__pb2.WatchDescriptionsResponse.FromString,
             options,
             channel_credentials,
             insecure,

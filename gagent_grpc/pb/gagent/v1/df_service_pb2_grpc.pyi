@@ -39,6 +39,20 @@ class DfServiceStub:
     """Registers an agent's description. ALREADY_EXISTS when it has one, INVALID_ARGUMENT when a name or a service type is
     missing, PERMISSION_DENIED for another agent, NOT_FOUND when the AMS does not know the agent.
     """
+    ModifyDescription: _grpc.UnaryUnaryMultiCallable[_df_service_pb2.ModifyDescriptionRequest, _df_service_pb2.ModifyDescriptionResponse]
+    """Replaces an agent's description as a whole; its lease starts anew. Errors as of registering, and NOT_FOUND when it has
+    none.
+    """
+    RenewDescription: _grpc.UnaryUnaryMultiCallable[_df_service_pb2.RenewDescriptionRequest, _df_service_pb2.RenewDescriptionResponse]
+    """Starts the lease of an agent's description anew. NOT_FOUND when it has none, as after the lease has ended;
+    PERMISSION_DENIED for another agent's; INVALID_ARGUMENT for a lease that is not positive.
+    """
+    WatchDescriptions: _grpc.UnaryStreamMultiCallable[_df_service_pb2.WatchDescriptionsRequest, _df_service_pb2.WatchDescriptionsResponse]
+    """Tells which descriptions match a template and then what changes: first the current matches, then each registration,
+    change and end of a match once, in order. What matches goes by the rules of a search. With a cursor it goes on after the
+    event that had it; where what followed is forgotten, or the bus was restarted, the current matches come again.
+    RESOURCE_EXHAUSTED ends a stream that reads too slowly; resume with the cursor.
+    """
     DeregisterDescription: _grpc.UnaryUnaryMultiCallable[_df_service_pb2.DeregisterDescriptionRequest, _df_service_pb2.DeregisterDescriptionResponse]
     """Removes an agent's description. NOT_FOUND when it has none, PERMISSION_DENIED for another agent's."""
     SearchDescriptions: _grpc.UnaryUnaryMultiCallable[_df_service_pb2.SearchDescriptionsRequest, _df_service_pb2.SearchDescriptionsResponse]
@@ -56,6 +70,20 @@ class DfServiceAsyncStub(DfServiceStub):
     RegisterDescription: _aio.UnaryUnaryMultiCallable[_df_service_pb2.RegisterDescriptionRequest, _df_service_pb2.RegisterDescriptionResponse]  # type: ignore[assignment]
     """Registers an agent's description. ALREADY_EXISTS when it has one, INVALID_ARGUMENT when a name or a service type is
     missing, PERMISSION_DENIED for another agent, NOT_FOUND when the AMS does not know the agent.
+    """
+    ModifyDescription: _aio.UnaryUnaryMultiCallable[_df_service_pb2.ModifyDescriptionRequest, _df_service_pb2.ModifyDescriptionResponse]  # type: ignore[assignment]
+    """Replaces an agent's description as a whole; its lease starts anew. Errors as of registering, and NOT_FOUND when it has
+    none.
+    """
+    RenewDescription: _aio.UnaryUnaryMultiCallable[_df_service_pb2.RenewDescriptionRequest, _df_service_pb2.RenewDescriptionResponse]  # type: ignore[assignment]
+    """Starts the lease of an agent's description anew. NOT_FOUND when it has none, as after the lease has ended;
+    PERMISSION_DENIED for another agent's; INVALID_ARGUMENT for a lease that is not positive.
+    """
+    WatchDescriptions: _aio.UnaryStreamMultiCallable[_df_service_pb2.WatchDescriptionsRequest, _df_service_pb2.WatchDescriptionsResponse]  # type: ignore[assignment]
+    """Tells which descriptions match a template and then what changes: first the current matches, then each registration,
+    change and end of a match once, in order. What matches goes by the rules of a search. With a cursor it goes on after the
+    event that had it; where what followed is forgotten, or the bus was restarted, the current matches come again.
+    RESOURCE_EXHAUSTED ends a stream that reads too slowly; resume with the cursor.
     """
     DeregisterDescription: _aio.UnaryUnaryMultiCallable[_df_service_pb2.DeregisterDescriptionRequest, _df_service_pb2.DeregisterDescriptionResponse]  # type: ignore[assignment]
     """Removes an agent's description. NOT_FOUND when it has none, PERMISSION_DENIED for another agent's."""
@@ -77,6 +105,38 @@ class DfServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_df_service_pb2.RegisterDescriptionResponse, _abc.Awaitable[_df_service_pb2.RegisterDescriptionResponse]]:
         """Registers an agent's description. ALREADY_EXISTS when it has one, INVALID_ARGUMENT when a name or a service type is
         missing, PERMISSION_DENIED for another agent, NOT_FOUND when the AMS does not know the agent.
+        """
+
+    @_abc_1.abstractmethod
+    def ModifyDescription(
+        self,
+        request: _df_service_pb2.ModifyDescriptionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_df_service_pb2.ModifyDescriptionResponse, _abc.Awaitable[_df_service_pb2.ModifyDescriptionResponse]]:
+        """Replaces an agent's description as a whole; its lease starts anew. Errors as of registering, and NOT_FOUND when it has
+        none.
+        """
+
+    @_abc_1.abstractmethod
+    def RenewDescription(
+        self,
+        request: _df_service_pb2.RenewDescriptionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_df_service_pb2.RenewDescriptionResponse, _abc.Awaitable[_df_service_pb2.RenewDescriptionResponse]]:
+        """Starts the lease of an agent's description anew. NOT_FOUND when it has none, as after the lease has ended;
+        PERMISSION_DENIED for another agent's; INVALID_ARGUMENT for a lease that is not positive.
+        """
+
+    @_abc_1.abstractmethod
+    def WatchDescriptions(
+        self,
+        request: _df_service_pb2.WatchDescriptionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_df_service_pb2.WatchDescriptionsResponse], _abc.AsyncIterator[_df_service_pb2.WatchDescriptionsResponse]]:
+        """Tells which descriptions match a template and then what changes: first the current matches, then each registration,
+        change and end of a match once, in order. What matches goes by the rules of a search. With a cursor it goes on after the
+        event that had it; where what followed is forgotten, or the bus was restarted, the current matches come again.
+        RESOURCE_EXHAUSTED ends a stream that reads too slowly; resume with the cursor.
         """
 
     @_abc_1.abstractmethod

@@ -26,59 +26,63 @@ from ...v1 import agent_pb2 as gagent_dot_v1_dot_agent__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#gagent/internal/v1/bus_frames.proto\x12\x12gagent.internal.v1\x1a\x15gagent/v1/agent.proto\x1a\x1egoogle/protobuf/duration.proto\"\xee\x02\n\x12OpenSessionRequest\x12\x31\n\x05hello\x18\x01 \x01(\x0b\x32\x19.gagent.internal.v1.HelloH\x00R\x05hello\x12\x33\n\x04send\x18\x04 \x01(\x0b\x32\x1d.gagent.internal.v1.SendBatchH\x00R\x04send\x12\x39\n\x06settle\x18\x05 \x01(\x0b\x32\x1f.gagent.internal.v1.SettleBatchH\x00R\x06settle\x12\x34\n\x06window\x18\x06 \x01(\x0b\x32\x1a.gagent.internal.v1.WindowH\x00R\x06window\x12=\n\theartbeat\x18\x07 \x01(\x0b\x32\x1d.gagent.internal.v1.HeartbeatH\x00R\theartbeat\x12+\n\x03\x62ye\x18\x08 \x01(\x0b\x32\x17.gagent.internal.v1.ByeH\x00R\x03\x62yeB\x07\n\x05\x66rameJ\x04\x08\x02\x10\x03J\x04\x08\x03\x10\x04\"\xc8\x03\n\x13OpenSessionResponse\x12\x37\n\x07welcome\x18\x01 \x01(\x0b\x32\x1b.gagent.internal.v1.WelcomeH\x00R\x07welcome\x12<\n\x07\x64\x65liver\x18\x03 \x01(\x0b\x32 .gagent.internal.v1.DeliverBatchH\x00R\x07\x64\x65liver\x12>\n\x08receipts\x18\x04 \x01(\x0b\x32 .gagent.internal.v1.ReceiptBatchH\x00R\x08receipts\x12\x37\n\x05state\x18\x05 \x01(\x0b\x32\x1f.gagent.internal.v1.StateChangeH\x00R\x05state\x12=\n\theartbeat\x18\x06 \x01(\x0b\x32\x1d.gagent.internal.v1.HeartbeatH\x00R\theartbeat\x12\x34\n\x06notice\x18\x07 \x01(\x0b\x32\x1a.gagent.internal.v1.NoticeH\x00R\x06notice\x12=\n\x08returned\x18\x08 \x01(\x0b\x32\x1f.gagent.internal.v1.ReturnBatchH\x00R\x08returnedB\x07\n\x05\x66rameJ\x04\x08\x02\x10\x03\"\xf8\x02\n\x05Hello\x12)\n\x10protocol_version\x18\x01 \x01(\rR\x0fprotocolVersion\x12\x14\n\x05\x61gent\x18\x02 \x01(\tR\x05\x61gent\x12!\n\x0cresume_token\x18\x03 \x01(\tR\x0bresumeToken\x12\x32\n\x06window\x18\x04 \x01(\x0b\x32\x1a.gagent.internal.v1.WindowR\x06window\x12%\n\x0eheld_sequences\x18\x05 \x03(\x04R\rheldSequences\x12?\n\x0b\x64\x65scription\x18\x07 \x01(\x0b\x32\x1d.gagent.v1.DfAgentDescriptionR\x0b\x64\x65scription\x12\x1c\n\tephemeral\x18\x08 \x01(\x08R\tephemeral\x12\x1c\n\townership\x18\n \x01(\tR\townership\x12\'\n\x0f\x63lient_software\x18\x0b \x01(\tR\x0e\x63lientSoftwareJ\x04\x08\x06\x10\x07J\x04\x08\t\x10\n\":\n\x06Window\x12\x1a\n\x08messages\x18\x01 \x01(\rR\x08messages\x12\x14\n\x05\x62ytes\x18\x02 \x01(\x04R\x05\x62ytes\"\'\n\tSendBatch\x12\x1a\n\x08messages\x18\x01 \x03(\x0cR\x08messages\"\xf4\x01\n\x0bSettleBatch\x12&\n\x0f\x61\x63k_through_tag\x18\x01 \x01(\x04R\rackThroughTag\x12#\n\rack_sequences\x18\x02 \x03(\x04R\x0c\x61\x63kSequences\x12.\n\x05nacks\x18\x03 \x03(\x0b\x32\x18.gagent.internal.v1.NackR\x05nacks\x12\x32\n\x15in_progress_sequences\x18\x04 \x03(\x04R\x13inProgressSequences\x12\x34\n\x07rejects\x18\x05 \x03(\x0b\x32\x1a.gagent.internal.v1.RejectR\x07rejects\"i\n\x04Nack\x12\x1a\n\x08sequence\x18\x01 \x01(\x04R\x08sequence\x12/\n\x05\x64\x65lay\x18\x02 \x01(\x0b\x32\x19.google.protobuf.DurationR\x05\x64\x65lay\x12\x14\n\x05\x65rror\x18\x03 \x01(\tR\x05\x65rror\"<\n\x06Reject\x12\x1a\n\x08sequence\x18\x01 \x01(\x04R\x08sequence\x12\x16\n\x06reason\x18\x02 \x01(\tR\x06reason\"+\n\x0bReturnBatch\x12\x1c\n\tsequences\x18\x01 \x03(\x04R\tsequences\"\x0b\n\tHeartbeat\"%\n\x03\x42ye\x12\x1e\n\nderegister\x18\x01 \x01(\x08R\nderegister\"\x85\x02\n\x08\x44\x65livery\x12\x10\n\x03tag\x18\x01 \x01(\x04R\x03tag\x12\x1a\n\x08sequence\x18\x02 \x01(\x04R\x08sequence\x12\x18\n\x07\x61ttempt\x18\x03 \x01(\rR\x07\x61ttempt\x12 \n\x0bredelivered\x18\x04 \x01(\x08R\x0bredelivered\x12\x1f\n\x0b\x61\x63\x63\x65pted_at\x18\x05 \x01(\x0cR\nacceptedAt\x12\x16\n\x06sender\x18\x06 \x01(\tR\x06sender\x12\x1a\n\x08receiver\x18\x07 \x01(\tR\x08receiver\x12\x10\n\x03via\x18\x08 \x01(\tR\x03via\x12\x0e\n\x02id\x18\t \x01(\tR\x02id\x12\x18\n\x07message\x18\n \x01(\x0cR\x07message\"L\n\x0c\x44\x65liverBatch\x12<\n\ndeliveries\x18\x01 \x03(\x0b\x32\x1c.gagent.internal.v1.DeliveryR\ndeliveries\"\xfc\x01\n\x07Receipt\x12\x16\n\x06number\x18\x01 \x01(\x04R\x06number\x12\x1a\n\x08receiver\x18\x02 \x01(\tR\x08receiver\x12\x35\n\x07outcome\x18\x03 \x01(\x0e\x32\x1b.gagent.internal.v1.OutcomeR\x07outcome\x12\x16\n\x06\x64\x65tail\x18\x04 \x01(\tR\x06\x64\x65tail\x12\x1c\n\tretryable\x18\x05 \x01(\x08R\tretryable\x12:\n\x0bretry_after\x18\x06 \x01(\x0b\x32\x19.google.protobuf.DurationR\nretryAfter\x12\x14\n\x05\x66ield\x18\x07 \x01(\tR\x05\x66ield\"v\n\x0cReceiptBatch\x12)\n\x10\x61\x63\x63\x65pted_through\x18\x01 \x01(\x04R\x0f\x61\x63\x63\x65ptedThrough\x12;\n\nexceptions\x18\x02 \x03(\x0b\x32\x1b.gagent.internal.v1.ReceiptR\nexceptions\"\xad\x05\n\x07Welcome\x12)\n\x10protocol_version\x18\x01 \x01(\rR\x0fprotocolVersion\x12\x14\n\x05\x61gent\x18\x02 \x01(\tR\x05\x61gent\x12\x1a\n\x08platform\x18\x03 \x01(\tR\x08platform\x12\x1e\n\ngeneration\x18\x04 \x01(\x04R\ngeneration\x12!\n\x0cresume_token\x18\x05 \x01(\tR\x0bresumeToken\x12H\n\x12heartbeat_interval\x18\x06 \x01(\x0b\x32\x19.google.protobuf.DurationR\x11heartbeatInterval\x12*\n\x11max_message_bytes\x18\x07 \x01(\x04R\x0fmaxMessageBytes\x12&\n\x0fmax_frame_bytes\x18\x08 \x01(\x04R\rmaxFrameBytes\x12;\n\x0bsend_window\x18\t \x01(\x0b\x32\x1a.gagent.internal.v1.WindowR\nsendWindow\x12\x32\n\x06window\x18\x0b \x01(\x0b\x32\x1a.gagent.internal.v1.WindowR\x06window\x12<\n\x0cresume_grace\x18\x0c \x01(\x0b\x32\x19.google.protobuf.DurationR\x0bresumeGrace\x12+\n\x05state\x18\r \x01(\x0e\x32\x15.gagent.v1.AgentStateR\x05state\x12\x1a\n\x08\x61ttached\x18\x0e \x01(\x08R\x08\x61ttached\x12?\n\x0b\x64\x65scription\x18\x0f \x01(\x0b\x32\x1d.gagent.v1.DfAgentDescriptionR\x0b\x64\x65scription\x12%\n\x0eheld_sequences\x18\x10 \x03(\x04R\rheldSequencesJ\x04\x08\n\x10\x0b\"Y\n\x0bStateChange\x12+\n\x05state\x18\x01 \x01(\x0e\x32\x15.gagent.v1.AgentStateR\x05state\x12\x1d\n\nchanged_by\x18\x02 \x01(\tR\tchangedBy\"\x94\x01\n\x06Notice\x12\x32\n\x04kind\x18\x01 \x01(\x0e\x32\x1e.gagent.internal.v1.NoticeKindR\x04kind\x12\x12\n\x04text\x18\x02 \x01(\tR\x04text\x12\x42\n\x0freconnect_after\x18\x03 \x01(\x0b\x32\x19.google.protobuf.DurationR\x0ereconnectAfter\")\n\x0bSendRequest\x12\x1a\n\x08messages\x18\x01 \x03(\x0cR\x08messages\"G\n\x0cSendResponse\x12\x37\n\x08receipts\x18\x01 \x03(\x0b\x32\x1b.gagent.internal.v1.ReceiptR\x08receipts*\x81\x01\n\nReportMode\x12\x1b\n\x17REPORT_MODE_UNSPECIFIED\x10\x00\x12\x17\n\x13REPORT_MODE_RECEIPT\x10\x01\x12\x1c\n\x18REPORT_MODE_RECEIPT_LAZY\x10\x02\x12\x1f\n\x1bREPORT_MODE_FAILURE_MESSAGE\x10\x03*h\n\x0eOnReceiverLost\x12 \n\x1cON_RECEIVER_LOST_UNSPECIFIED\x10\x00\x12\x19\n\x15ON_RECEIVER_LOST_FAIL\x10\x01\x12\x19\n\x15ON_RECEIVER_LOST_WAIT\x10\x02*\xb7\x02\n\x07Outcome\x12\x17\n\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x14\n\x10OUTCOME_ACCEPTED\x10\x01\x12\x15\n\x11OUTCOME_DUPLICATE\x10\x02\x12\x19\n\x15OUTCOME_NO_SUCH_AGENT\x10\x03\x12\x17\n\x13OUTCOME_NO_PROVIDER\x10\x04\x12\x12\n\x0eOUTCOME_DENIED\x10\x05\x12\x13\n\x0fOUTCOME_EXPIRED\x10\x06\x12\x18\n\x14OUTCOME_MAILBOX_FULL\x10\x07\x12\x10\n\x0cOUTCOME_HELD\x10\x08\x12\x15\n\x11OUTCOME_TOO_LARGE\x10\t\x12\x13\n\x0fOUTCOME_INVALID\x10\n\x12\x18\n\x14OUTCOME_RATE_LIMITED\x10\x0b\x12\x17\n\x13OUTCOME_UNREACHABLE\x10\x0c*\x9a\x01\n\nNoticeKind\x12\x1b\n\x17NOTICE_KIND_UNSPECIFIED\x10\x00\x12\x18\n\x14NOTICE_KIND_DRAINING\x10\x01\x12\x1a\n\x16NOTICE_KIND_SUPERSEDED\x10\x02\x12\x1d\n\x19NOTICE_KIND_UNKNOWN_FRAME\x10\x03\x12\x1a\n\x16NOTICE_KIND_TERMINATED\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#gagent/internal/v1/bus_frames.proto\x12\x12gagent.internal.v1\x1a\x15gagent/v1/agent.proto\x1a\x1egoogle/protobuf/duration.proto\"\xad\x03\n\x12OpenSessionRequest\x12\x31\n\x05hello\x18\x01 \x01(\x0b\x32\x19.gagent.internal.v1.HelloH\x00R\x05hello\x12\x33\n\x04send\x18\x04 \x01(\x0b\x32\x1d.gagent.internal.v1.SendBatchH\x00R\x04send\x12\x39\n\x06settle\x18\x05 \x01(\x0b\x32\x1f.gagent.internal.v1.SettleBatchH\x00R\x06settle\x12\x34\n\x06window\x18\x06 \x01(\x0b\x32\x1a.gagent.internal.v1.WindowH\x00R\x06window\x12=\n\theartbeat\x18\x07 \x01(\x0b\x32\x1d.gagent.internal.v1.HeartbeatH\x00R\theartbeat\x12+\n\x03\x62ye\x18\x08 \x01(\x0b\x32\x17.gagent.internal.v1.ByeH\x00R\x03\x62ye\x12=\n\tsubscribe\x18\t \x01(\x0b\x32\x1d.gagent.internal.v1.SubscribeH\x00R\tsubscribeB\x07\n\x05\x66rameJ\x04\x08\x02\x10\x03J\x04\x08\x03\x10\x04\"\x8a\x04\n\x13OpenSessionResponse\x12\x37\n\x07welcome\x18\x01 \x01(\x0b\x32\x1b.gagent.internal.v1.WelcomeH\x00R\x07welcome\x12<\n\x07\x64\x65liver\x18\x03 \x01(\x0b\x32 .gagent.internal.v1.DeliverBatchH\x00R\x07\x64\x65liver\x12>\n\x08receipts\x18\x04 \x01(\x0b\x32 .gagent.internal.v1.ReceiptBatchH\x00R\x08receipts\x12\x37\n\x05state\x18\x05 \x01(\x0b\x32\x1f.gagent.internal.v1.StateChangeH\x00R\x05state\x12=\n\theartbeat\x18\x06 \x01(\x0b\x32\x1d.gagent.internal.v1.HeartbeatH\x00R\theartbeat\x12\x34\n\x06notice\x18\x07 \x01(\x0b\x32\x1a.gagent.internal.v1.NoticeH\x00R\x06notice\x12=\n\x08returned\x18\x08 \x01(\x0b\x32\x1f.gagent.internal.v1.ReturnBatchH\x00R\x08returned\x12@\n\nsubscribed\x18\t \x01(\x0b\x32\x1e.gagent.internal.v1.SubscribedH\x00R\nsubscribedB\x07\n\x05\x66rameJ\x04\x08\x02\x10\x03\"\x8a\x03\n\x05Hello\x12)\n\x10protocol_version\x18\x01 \x01(\rR\x0fprotocolVersion\x12\x14\n\x05\x61gent\x18\x02 \x01(\tR\x05\x61gent\x12!\n\x0cresume_token\x18\x03 \x01(\tR\x0bresumeToken\x12\x32\n\x06window\x18\x04 \x01(\x0b\x32\x1a.gagent.internal.v1.WindowR\x06window\x12%\n\x0eheld_sequences\x18\x05 \x03(\x04R\rheldSequences\x12?\n\x0b\x64\x65scription\x18\x07 \x01(\x0b\x32\x1d.gagent.v1.DfAgentDescriptionR\x0b\x64\x65scription\x12\x16\n\x06topics\x18\t \x03(\tR\x06topics\x12\x1c\n\tephemeral\x18\x08 \x01(\x08R\tephemeral\x12\x1c\n\townership\x18\n \x01(\tR\townership\x12\'\n\x0f\x63lient_software\x18\x0b \x01(\tR\x0e\x63lientSoftwareJ\x04\x08\x06\x10\x07\":\n\x06Window\x12\x1a\n\x08messages\x18\x01 \x01(\rR\x08messages\x12\x14\n\x05\x62ytes\x18\x02 \x01(\x04R\x05\x62ytes\"\'\n\tSendBatch\x12\x1a\n\x08messages\x18\x01 \x03(\x0cR\x08messages\"\xf4\x01\n\x0bSettleBatch\x12&\n\x0f\x61\x63k_through_tag\x18\x01 \x01(\x04R\rackThroughTag\x12#\n\rack_sequences\x18\x02 \x03(\x04R\x0c\x61\x63kSequences\x12.\n\x05nacks\x18\x03 \x03(\x0b\x32\x18.gagent.internal.v1.NackR\x05nacks\x12\x32\n\x15in_progress_sequences\x18\x04 \x03(\x04R\x13inProgressSequences\x12\x34\n\x07rejects\x18\x05 \x03(\x0b\x32\x1a.gagent.internal.v1.RejectR\x07rejects\"i\n\x04Nack\x12\x1a\n\x08sequence\x18\x01 \x01(\x04R\x08sequence\x12/\n\x05\x64\x65lay\x18\x02 \x01(\x0b\x32\x19.google.protobuf.DurationR\x05\x64\x65lay\x12\x14\n\x05\x65rror\x18\x03 \x01(\tR\x05\x65rror\"<\n\x06Reject\x12\x1a\n\x08sequence\x18\x01 \x01(\x04R\x08sequence\x12\x16\n\x06reason\x18\x02 \x01(\tR\x06reason\"+\n\x0bReturnBatch\x12\x1c\n\tsequences\x18\x01 \x03(\x04R\tsequences\"\x0b\n\tHeartbeat\"%\n\x03\x42ye\x12\x1e\n\nderegister\x18\x01 \x01(\x08R\nderegister\"M\n\tSubscribe\x12\x16\n\x06number\x18\x01 \x01(\x04R\x06number\x12\x10\n\x03\x61\x64\x64\x18\x02 \x03(\tR\x03\x61\x64\x64\x12\x16\n\x06remove\x18\x03 \x03(\tR\x06remove\"R\n\nSubscribed\x12\x16\n\x06number\x18\x01 \x01(\x04R\x06number\x12\x16\n\x06topics\x18\x02 \x03(\tR\x06topics\x12\x14\n\x05\x65rror\x18\x03 \x01(\tR\x05\x65rror\"\x85\x02\n\x08\x44\x65livery\x12\x10\n\x03tag\x18\x01 \x01(\x04R\x03tag\x12\x1a\n\x08sequence\x18\x02 \x01(\x04R\x08sequence\x12\x18\n\x07\x61ttempt\x18\x03 \x01(\rR\x07\x61ttempt\x12 \n\x0bredelivered\x18\x04 \x01(\x08R\x0bredelivered\x12\x1f\n\x0b\x61\x63\x63\x65pted_at\x18\x05 \x01(\x0cR\nacceptedAt\x12\x16\n\x06sender\x18\x06 \x01(\tR\x06sender\x12\x1a\n\x08receiver\x18\x07 \x01(\tR\x08receiver\x12\x10\n\x03via\x18\x08 \x01(\tR\x03via\x12\x0e\n\x02id\x18\t \x01(\tR\x02id\x12\x18\n\x07message\x18\n \x01(\x0cR\x07message\"L\n\x0c\x44\x65liverBatch\x12<\n\ndeliveries\x18\x01 \x03(\x0b\x32\x1c.gagent.internal.v1.DeliveryR\ndeliveries\"\xae\x02\n\x07Receipt\x12\x16\n\x06number\x18\x01 \x01(\x04R\x06number\x12\x1a\n\x08receiver\x18\x02 \x01(\tR\x08receiver\x12\x35\n\x07outcome\x18\x03 \x01(\x0e\x32\x1b.gagent.internal.v1.OutcomeR\x07outcome\x12\x16\n\x06\x64\x65tail\x18\x04 \x01(\tR\x06\x64\x65tail\x12\x1c\n\tretryable\x18\x05 \x01(\x08R\tretryable\x12:\n\x0bretry_after\x18\x06 \x01(\x0b\x32\x19.google.protobuf.DurationR\nretryAfter\x12\x14\n\x05\x66ield\x18\x07 \x01(\tR\x05\x66ield\x12\x18\n\x07reached\x18\x08 \x01(\rR\x07reached\x12\x16\n\x06missed\x18\t \x01(\rR\x06missed\"v\n\x0cReceiptBatch\x12)\n\x10\x61\x63\x63\x65pted_through\x18\x01 \x01(\x04R\x0f\x61\x63\x63\x65ptedThrough\x12;\n\nexceptions\x18\x02 \x03(\x0b\x32\x1b.gagent.internal.v1.ReceiptR\nexceptions\"\xc5\x05\n\x07Welcome\x12)\n\x10protocol_version\x18\x01 \x01(\rR\x0fprotocolVersion\x12\x14\n\x05\x61gent\x18\x02 \x01(\tR\x05\x61gent\x12\x1a\n\x08platform\x18\x03 \x01(\tR\x08platform\x12\x1e\n\ngeneration\x18\x04 \x01(\x04R\ngeneration\x12!\n\x0cresume_token\x18\x05 \x01(\tR\x0bresumeToken\x12H\n\x12heartbeat_interval\x18\x06 \x01(\x0b\x32\x19.google.protobuf.DurationR\x11heartbeatInterval\x12*\n\x11max_message_bytes\x18\x07 \x01(\x04R\x0fmaxMessageBytes\x12&\n\x0fmax_frame_bytes\x18\x08 \x01(\x04R\rmaxFrameBytes\x12;\n\x0bsend_window\x18\t \x01(\x0b\x32\x1a.gagent.internal.v1.WindowR\nsendWindow\x12\x32\n\x06window\x18\x0b \x01(\x0b\x32\x1a.gagent.internal.v1.WindowR\x06window\x12<\n\x0cresume_grace\x18\x0c \x01(\x0b\x32\x19.google.protobuf.DurationR\x0bresumeGrace\x12+\n\x05state\x18\r \x01(\x0e\x32\x15.gagent.v1.AgentStateR\x05state\x12\x1a\n\x08\x61ttached\x18\x0e \x01(\x08R\x08\x61ttached\x12?\n\x0b\x64\x65scription\x18\x0f \x01(\x0b\x32\x1d.gagent.v1.DfAgentDescriptionR\x0b\x64\x65scription\x12\x16\n\x06topics\x18\x11 \x03(\tR\x06topics\x12%\n\x0eheld_sequences\x18\x10 \x03(\x04R\rheldSequencesJ\x04\x08\n\x10\x0b\"Y\n\x0bStateChange\x12+\n\x05state\x18\x01 \x01(\x0e\x32\x15.gagent.v1.AgentStateR\x05state\x12\x1d\n\nchanged_by\x18\x02 \x01(\tR\tchangedBy\"\xef\x01\n\x06Notice\x12\x32\n\x04kind\x18\x01 \x01(\x0e\x32\x1e.gagent.internal.v1.NoticeKindR\x04kind\x12\x12\n\x04text\x18\x02 \x01(\tR\x04text\x12\x42\n\x0freconnect_after\x18\x03 \x01(\x0b\x32\x19.google.protobuf.DurationR\x0ereconnectAfter\x12\x18\n\x07\x61\x64\x64ress\x18\x04 \x01(\tR\x07\x61\x64\x64ress\x12\x16\n\x06missed\x18\x05 \x01(\x04R\x06missed\x12\'\n\x0f\x63onversation_id\x18\x06 \x01(\tR\x0e\x63onversationId\")\n\x0bSendRequest\x12\x1a\n\x08messages\x18\x01 \x03(\x0cR\x08messages\"G\n\x0cSendResponse\x12\x37\n\x08receipts\x18\x01 \x03(\x0b\x32\x1b.gagent.internal.v1.ReceiptR\x08receipts*\x81\x01\n\nReportMode\x12\x1b\n\x17REPORT_MODE_UNSPECIFIED\x10\x00\x12\x17\n\x13REPORT_MODE_RECEIPT\x10\x01\x12\x1c\n\x18REPORT_MODE_RECEIPT_LAZY\x10\x02\x12\x1f\n\x1bREPORT_MODE_FAILURE_MESSAGE\x10\x03*h\n\x0eOnReceiverLost\x12 \n\x1cON_RECEIVER_LOST_UNSPECIFIED\x10\x00\x12\x19\n\x15ON_RECEIVER_LOST_FAIL\x10\x01\x12\x19\n\x15ON_RECEIVER_LOST_WAIT\x10\x02*\xb7\x02\n\x07Outcome\x12\x17\n\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x14\n\x10OUTCOME_ACCEPTED\x10\x01\x12\x15\n\x11OUTCOME_DUPLICATE\x10\x02\x12\x19\n\x15OUTCOME_NO_SUCH_AGENT\x10\x03\x12\x17\n\x13OUTCOME_NO_PROVIDER\x10\x04\x12\x12\n\x0eOUTCOME_DENIED\x10\x05\x12\x13\n\x0fOUTCOME_EXPIRED\x10\x06\x12\x18\n\x14OUTCOME_MAILBOX_FULL\x10\x07\x12\x10\n\x0cOUTCOME_HELD\x10\x08\x12\x15\n\x11OUTCOME_TOO_LARGE\x10\t\x12\x13\n\x0fOUTCOME_INVALID\x10\n\x12\x18\n\x14OUTCOME_RATE_LIMITED\x10\x0b\x12\x17\n\x13OUTCOME_UNREACHABLE\x10\x0c*\xcd\x01\n\nNoticeKind\x12\x1b\n\x17NOTICE_KIND_UNSPECIFIED\x10\x00\x12\x18\n\x14NOTICE_KIND_DRAINING\x10\x01\x12\x1a\n\x16NOTICE_KIND_SUPERSEDED\x10\x02\x12\x1d\n\x19NOTICE_KIND_UNKNOWN_FRAME\x10\x03\x12\x1a\n\x16NOTICE_KIND_TERMINATED\x10\x04\x12\x13\n\x0fNOTICE_KIND_GAP\x10\x05\x12\x1c\n\x18NOTICE_KIND_CONVERSATION\x10\x06\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'gagent.internal.v1.bus_frames_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_REPORTMODE']._serialized_start=3699
-  _globals['_REPORTMODE']._serialized_end=3828
-  _globals['_ONRECEIVERLOST']._serialized_start=3830
-  _globals['_ONRECEIVERLOST']._serialized_end=3934
-  _globals['_OUTCOME']._serialized_start=3937
-  _globals['_OUTCOME']._serialized_end=4248
-  _globals['_NOTICEKIND']._serialized_start=4251
-  _globals['_NOTICEKIND']._serialized_end=4405
+  _globals['_REPORTMODE']._serialized_start=4174
+  _globals['_REPORTMODE']._serialized_end=4303
+  _globals['_ONRECEIVERLOST']._serialized_start=4305
+  _globals['_ONRECEIVERLOST']._serialized_end=4409
+  _globals['_OUTCOME']._serialized_start=4412
+  _globals['_OUTCOME']._serialized_end=4723
+  _globals['_NOTICEKIND']._serialized_start=4726
+  _globals['_NOTICEKIND']._serialized_end=4931
   _globals['_OPENSESSIONREQUEST']._serialized_start=115
-  _globals['_OPENSESSIONREQUEST']._serialized_end=481
-  _globals['_OPENSESSIONRESPONSE']._serialized_start=484
-  _globals['_OPENSESSIONRESPONSE']._serialized_end=940
-  _globals['_HELLO']._serialized_start=943
-  _globals['_HELLO']._serialized_end=1319
-  _globals['_WINDOW']._serialized_start=1321
-  _globals['_WINDOW']._serialized_end=1379
-  _globals['_SENDBATCH']._serialized_start=1381
-  _globals['_SENDBATCH']._serialized_end=1420
-  _globals['_SETTLEBATCH']._serialized_start=1423
-  _globals['_SETTLEBATCH']._serialized_end=1667
-  _globals['_NACK']._serialized_start=1669
-  _globals['_NACK']._serialized_end=1774
-  _globals['_REJECT']._serialized_start=1776
-  _globals['_REJECT']._serialized_end=1836
-  _globals['_RETURNBATCH']._serialized_start=1838
-  _globals['_RETURNBATCH']._serialized_end=1881
-  _globals['_HEARTBEAT']._serialized_start=1883
-  _globals['_HEARTBEAT']._serialized_end=1894
-  _globals['_BYE']._serialized_start=1896
-  _globals['_BYE']._serialized_end=1933
-  _globals['_DELIVERY']._serialized_start=1936
-  _globals['_DELIVERY']._serialized_end=2197
-  _globals['_DELIVERBATCH']._serialized_start=2199
-  _globals['_DELIVERBATCH']._serialized_end=2275
-  _globals['_RECEIPT']._serialized_start=2278
-  _globals['_RECEIPT']._serialized_end=2530
-  _globals['_RECEIPTBATCH']._serialized_start=2532
-  _globals['_RECEIPTBATCH']._serialized_end=2650
-  _globals['_WELCOME']._serialized_start=2653
-  _globals['_WELCOME']._serialized_end=3338
-  _globals['_STATECHANGE']._serialized_start=3340
-  _globals['_STATECHANGE']._serialized_end=3429
-  _globals['_NOTICE']._serialized_start=3432
-  _globals['_NOTICE']._serialized_end=3580
-  _globals['_SENDREQUEST']._serialized_start=3582
-  _globals['_SENDREQUEST']._serialized_end=3623
-  _globals['_SENDRESPONSE']._serialized_start=3625
-  _globals['_SENDRESPONSE']._serialized_end=3696
+  _globals['_OPENSESSIONREQUEST']._serialized_end=544
+  _globals['_OPENSESSIONRESPONSE']._serialized_start=547
+  _globals['_OPENSESSIONRESPONSE']._serialized_end=1069
+  _globals['_HELLO']._serialized_start=1072
+  _globals['_HELLO']._serialized_end=1466
+  _globals['_WINDOW']._serialized_start=1468
+  _globals['_WINDOW']._serialized_end=1526
+  _globals['_SENDBATCH']._serialized_start=1528
+  _globals['_SENDBATCH']._serialized_end=1567
+  _globals['_SETTLEBATCH']._serialized_start=1570
+  _globals['_SETTLEBATCH']._serialized_end=1814
+  _globals['_NACK']._serialized_start=1816
+  _globals['_NACK']._serialized_end=1921
+  _globals['_REJECT']._serialized_start=1923
+  _globals['_REJECT']._serialized_end=1983
+  _globals['_RETURNBATCH']._serialized_start=1985
+  _globals['_RETURNBATCH']._serialized_end=2028
+  _globals['_HEARTBEAT']._serialized_start=2030
+  _globals['_HEARTBEAT']._serialized_end=2041
+  _globals['_BYE']._serialized_start=2043
+  _globals['_BYE']._serialized_end=2080
+  _globals['_SUBSCRIBE']._serialized_start=2082
+  _globals['_SUBSCRIBE']._serialized_end=2159
+  _globals['_SUBSCRIBED']._serialized_start=2161
+  _globals['_SUBSCRIBED']._serialized_end=2243
+  _globals['_DELIVERY']._serialized_start=2246
+  _globals['_DELIVERY']._serialized_end=2507
+  _globals['_DELIVERBATCH']._serialized_start=2509
+  _globals['_DELIVERBATCH']._serialized_end=2585
+  _globals['_RECEIPT']._serialized_start=2588
+  _globals['_RECEIPT']._serialized_end=2890
+  _globals['_RECEIPTBATCH']._serialized_start=2892
+  _globals['_RECEIPTBATCH']._serialized_end=3010
+  _globals['_WELCOME']._serialized_start=3013
+  _globals['_WELCOME']._serialized_end=3722
+  _globals['_STATECHANGE']._serialized_start=3724
+  _globals['_STATECHANGE']._serialized_end=3813
+  _globals['_NOTICE']._serialized_start=3816
+  _globals['_NOTICE']._serialized_end=4055
+  _globals['_SENDREQUEST']._serialized_start=4057
+  _globals['_SENDREQUEST']._serialized_end=4098
+  _globals['_SENDRESPONSE']._serialized_start=4100
+  _globals['_SENDRESPONSE']._serialized_end=4171
 # @@protoc_insertion_point(module_scope)

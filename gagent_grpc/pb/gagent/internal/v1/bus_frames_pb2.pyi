@@ -105,6 +105,8 @@ class _NoticeKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_NoticeKind
     NOTICE_KIND_SUPERSEDED: _NoticeKind.ValueType  # 2
     NOTICE_KIND_UNKNOWN_FRAME: _NoticeKind.ValueType  # 3
     NOTICE_KIND_TERMINATED: _NoticeKind.ValueType  # 4
+    NOTICE_KIND_GAP: _NoticeKind.ValueType  # 5
+    NOTICE_KIND_CONVERSATION: _NoticeKind.ValueType  # 6
 
 class NoticeKind(_NoticeKind, metaclass=_NoticeKindEnumTypeWrapper): ...
 
@@ -113,6 +115,8 @@ NOTICE_KIND_DRAINING: NoticeKind.ValueType  # 1
 NOTICE_KIND_SUPERSEDED: NoticeKind.ValueType  # 2
 NOTICE_KIND_UNKNOWN_FRAME: NoticeKind.ValueType  # 3
 NOTICE_KIND_TERMINATED: NoticeKind.ValueType  # 4
+NOTICE_KIND_GAP: NoticeKind.ValueType  # 5
+NOTICE_KIND_CONVERSATION: NoticeKind.ValueType  # 6
 Global___NoticeKind: _TypeAlias = NoticeKind  # noqa: Y015
 
 @_typing.final
@@ -125,6 +129,7 @@ class OpenSessionRequest(_message.Message):
     WINDOW_FIELD_NUMBER: _builtins.int
     HEARTBEAT_FIELD_NUMBER: _builtins.int
     BYE_FIELD_NUMBER: _builtins.int
+    SUBSCRIBE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello: ...
     @_builtins.property
@@ -137,6 +142,8 @@ class OpenSessionRequest(_message.Message):
     def heartbeat(self) -> Global___Heartbeat: ...
     @_builtins.property
     def bye(self) -> Global___Bye: ...
+    @_builtins.property
+    def subscribe(self) -> Global___Subscribe: ...
     def __init__(
         self,
         *,
@@ -146,12 +153,13 @@ class OpenSessionRequest(_message.Message):
         window: Global___Window | None = ...,
         heartbeat: Global___Heartbeat | None = ...,
         bye: Global___Bye | None = ...,
+        subscribe: Global___Subscribe | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["bye", b"bye", "frame", b"frame", "heartbeat", b"heartbeat", "hello", b"hello", "send", b"send", "settle", b"settle", "window", b"window"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["bye", b"bye", "frame", b"frame", "heartbeat", b"heartbeat", "hello", b"hello", "send", b"send", "settle", b"settle", "subscribe", b"subscribe", "window", b"window"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bye", b"bye", "frame", b"frame", "heartbeat", b"heartbeat", "hello", b"hello", "send", b"send", "settle", b"settle", "window", b"window"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bye", b"bye", "frame", b"frame", "heartbeat", b"heartbeat", "hello", b"hello", "send", b"send", "settle", b"settle", "subscribe", b"subscribe", "window", b"window"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["hello", "send", "settle", "window", "heartbeat", "bye"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["hello", "send", "settle", "window", "heartbeat", "bye", "subscribe"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -168,6 +176,7 @@ class OpenSessionResponse(_message.Message):
     HEARTBEAT_FIELD_NUMBER: _builtins.int
     NOTICE_FIELD_NUMBER: _builtins.int
     RETURNED_FIELD_NUMBER: _builtins.int
+    SUBSCRIBED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def welcome(self) -> Global___Welcome: ...
     @_builtins.property
@@ -182,6 +191,8 @@ class OpenSessionResponse(_message.Message):
     def notice(self) -> Global___Notice: ...
     @_builtins.property
     def returned(self) -> Global___ReturnBatch: ...
+    @_builtins.property
+    def subscribed(self) -> Global___Subscribed: ...
     def __init__(
         self,
         *,
@@ -192,12 +203,13 @@ class OpenSessionResponse(_message.Message):
         heartbeat: Global___Heartbeat | None = ...,
         notice: Global___Notice | None = ...,
         returned: Global___ReturnBatch | None = ...,
+        subscribed: Global___Subscribed | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["deliver", b"deliver", "frame", b"frame", "heartbeat", b"heartbeat", "notice", b"notice", "receipts", b"receipts", "returned", b"returned", "state", b"state", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["deliver", b"deliver", "frame", b"frame", "heartbeat", b"heartbeat", "notice", b"notice", "receipts", b"receipts", "returned", b"returned", "state", b"state", "subscribed", b"subscribed", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deliver", b"deliver", "frame", b"frame", "heartbeat", b"heartbeat", "notice", b"notice", "receipts", b"receipts", "returned", b"returned", "state", b"state", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deliver", b"deliver", "frame", b"frame", "heartbeat", b"heartbeat", "notice", b"notice", "receipts", b"receipts", "returned", b"returned", "state", b"state", "subscribed", b"subscribed", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["welcome", "deliver", "receipts", "state", "heartbeat", "notice", "returned"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["welcome", "deliver", "receipts", "state", "heartbeat", "notice", "returned", "subscribed"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -213,6 +225,7 @@ class Hello(_message.Message):
     WINDOW_FIELD_NUMBER: _builtins.int
     HELD_SEQUENCES_FIELD_NUMBER: _builtins.int
     DESCRIPTION_FIELD_NUMBER: _builtins.int
+    TOPICS_FIELD_NUMBER: _builtins.int
     EPHEMERAL_FIELD_NUMBER: _builtins.int
     OWNERSHIP_FIELD_NUMBER: _builtins.int
     CLIENT_SOFTWARE_FIELD_NUMBER: _builtins.int
@@ -228,6 +241,8 @@ class Hello(_message.Message):
     def held_sequences(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
     def description(self) -> _agent_pb2.DfAgentDescription: ...
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
         self,
         *,
@@ -237,13 +252,14 @@ class Hello(_message.Message):
         window: Global___Window | None = ...,
         held_sequences: _abc.Iterable[_builtins.int] | None = ...,
         description: _agent_pb2.DfAgentDescription | None = ...,
+        topics: _abc.Iterable[_builtins.str] | None = ...,
         ephemeral: _builtins.bool = ...,
         ownership: _builtins.str = ...,
         client_software: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["description", b"description", "window", b"window"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "client_software", b"client_software", "description", b"description", "ephemeral", b"ephemeral", "held_sequences", b"held_sequences", "ownership", b"ownership", "protocol_version", b"protocol_version", "resume_token", b"resume_token", "window", b"window"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "client_software", b"client_software", "description", b"description", "ephemeral", b"ephemeral", "held_sequences", b"held_sequences", "ownership", b"ownership", "protocol_version", b"protocol_version", "resume_token", b"resume_token", "topics", b"topics", "window", b"window"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -429,6 +445,59 @@ class Bye(_message.Message):
 Global___Bye: _TypeAlias = Bye  # noqa: Y015
 
 @_typing.final
+class Subscribe(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    ADD_FIELD_NUMBER: _builtins.int
+    REMOVE_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    @_builtins.property
+    def add(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def remove(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        add: _abc.Iterable[_builtins.str] | None = ...,
+        remove: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "number", b"number", "remove", b"remove"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Subscribe: _TypeAlias = Subscribe  # noqa: Y015
+
+@_typing.final
+class Subscribed(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    TOPICS_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    error: _builtins.str
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        topics: _abc.Iterable[_builtins.str] | None = ...,
+        error: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "number", b"number", "topics", b"topics"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Subscribed: _TypeAlias = Subscribed  # noqa: Y015
+
+@_typing.final
 class Delivery(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -505,12 +574,16 @@ class Receipt(_message.Message):
     RETRYABLE_FIELD_NUMBER: _builtins.int
     RETRY_AFTER_FIELD_NUMBER: _builtins.int
     FIELD_FIELD_NUMBER: _builtins.int
+    REACHED_FIELD_NUMBER: _builtins.int
+    MISSED_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     receiver: _builtins.str
     outcome: Global___Outcome.ValueType
     detail: _builtins.str
     retryable: _builtins.bool
     field: _builtins.str
+    reached: _builtins.int
+    missed: _builtins.int
     @_builtins.property
     def retry_after(self) -> _duration_pb2.Duration: ...
     def __init__(
@@ -523,10 +596,12 @@ class Receipt(_message.Message):
         retryable: _builtins.bool = ...,
         retry_after: _duration_pb2.Duration | None = ...,
         field: _builtins.str = ...,
+        reached: _builtins.int = ...,
+        missed: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["retry_after", b"retry_after"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "field", b"field", "number", b"number", "outcome", b"outcome", "receiver", b"receiver", "retry_after", b"retry_after", "retryable", b"retryable"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "field", b"field", "missed", b"missed", "number", b"number", "outcome", b"outcome", "reached", b"reached", "receiver", b"receiver", "retry_after", b"retry_after", "retryable", b"retryable"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -573,6 +648,7 @@ class Welcome(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     ATTACHED_FIELD_NUMBER: _builtins.int
     DESCRIPTION_FIELD_NUMBER: _builtins.int
+    TOPICS_FIELD_NUMBER: _builtins.int
     HELD_SEQUENCES_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     agent: _builtins.str
@@ -594,6 +670,8 @@ class Welcome(_message.Message):
     @_builtins.property
     def description(self) -> _agent_pb2.DfAgentDescription: ...
     @_builtins.property
+    def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
     def held_sequences(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
         self,
@@ -612,11 +690,12 @@ class Welcome(_message.Message):
         state: _agent_pb2.AgentState.ValueType = ...,
         attached: _builtins.bool = ...,
         description: _agent_pb2.DfAgentDescription | None = ...,
+        topics: _abc.Iterable[_builtins.str] | None = ...,
         held_sequences: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["description", b"description", "heartbeat_interval", b"heartbeat_interval", "resume_grace", b"resume_grace", "send_window", b"send_window", "window", b"window"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "attached", b"attached", "description", b"description", "generation", b"generation", "heartbeat_interval", b"heartbeat_interval", "held_sequences", b"held_sequences", "max_frame_bytes", b"max_frame_bytes", "max_message_bytes", b"max_message_bytes", "platform", b"platform", "protocol_version", b"protocol_version", "resume_grace", b"resume_grace", "resume_token", b"resume_token", "send_window", b"send_window", "state", b"state", "window", b"window"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "attached", b"attached", "description", b"description", "generation", b"generation", "heartbeat_interval", b"heartbeat_interval", "held_sequences", b"held_sequences", "max_frame_bytes", b"max_frame_bytes", "max_message_bytes", b"max_message_bytes", "platform", b"platform", "protocol_version", b"protocol_version", "resume_grace", b"resume_grace", "resume_token", b"resume_token", "send_window", b"send_window", "state", b"state", "topics", b"topics", "window", b"window"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -651,8 +730,14 @@ class Notice(_message.Message):
     KIND_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
     RECONNECT_AFTER_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    MISSED_FIELD_NUMBER: _builtins.int
+    CONVERSATION_ID_FIELD_NUMBER: _builtins.int
     kind: Global___NoticeKind.ValueType
     text: _builtins.str
+    address: _builtins.str
+    missed: _builtins.int
+    conversation_id: _builtins.str
     @_builtins.property
     def reconnect_after(self) -> _duration_pb2.Duration: ...
     def __init__(
@@ -661,10 +746,13 @@ class Notice(_message.Message):
         kind: Global___NoticeKind.ValueType = ...,
         text: _builtins.str = ...,
         reconnect_after: _duration_pb2.Duration | None = ...,
+        address: _builtins.str = ...,
+        missed: _builtins.int = ...,
+        conversation_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["reconnect_after", b"reconnect_after"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "reconnect_after", b"reconnect_after", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "conversation_id", b"conversation_id", "kind", b"kind", "missed", b"missed", "reconnect_after", b"reconnect_after", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

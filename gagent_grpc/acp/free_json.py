@@ -1,0 +1,99 @@
+"""Free JSON: text on the wire and in stores, Python values for whoever reads it.
+
+Owns: the two directions, which keep the type of each number (3 stays 3, 3.0 stays 3.0) and all digits of an integer.
+Leaves to others: what the values mean.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, NoReturn
+
+from gagent_grpc.errors import InvalidArgument
+
+
+def json_text(value: Any, field: str) -> str:
+    """Return ``value``, which is the value of ``field``, as JSON text.
+
+    Args:
+        value: None, booleans, whole numbers, finite floats, texts, and lists, tuples and dicts of these; keys are texts.
+        field: What it is, for the error.
+
+    Raises:
+        InvalidArgument: JSON has no such value, or it is nested too deeply.
+    """
+    try:
+        _check_keys(value, field)
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(f"{field}: a text has a lone surrogate; expected valid Unicode", field=field) from error
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(f"{field}: {error}; expected what JSON can say", field=field) from error
+    except RecursionError as error:
+        raise InvalidArgument(f"{field}: is nested too deeply", field=field) from error
+    return text
+
+
+def json_value(text: str, field: str) -> Any:
+    """Return the value in JSON text, which is that of ``field``.
+
+    Raises:
+        InvalidArgument: It is no JSON, or has a number that nothing here can hold.
+    """
+    try:
+        return json.loads(text, parse_constant=_refuse, parse_float=_finite)
+    except ValueError as error:
+        raise InvalidArgument(f"{field}: not JSON ({error})", field=field) from error
+    except RecursionError as error:
+        raise InvalidArgument(f"{field}: is nested too deeply", field=field) from error
+
+
+def parameters_text(parameters: Any) -> str:
+    """Return the arguments of a task, a dict or None, as they travel; "" for none.
+
+    Raises:
+        InvalidArgument: They are no dict, or JSON cannot say them.
+    """
+    if parameters is not None and not isinstance(parameters, dict):
+        kind = type(parameters).__name__
+        raise InvalidArgument(f"parameters: a value of type {kind}; expected a dict", field="parameters")
+    return json_text(parameters, "parameters") if parameters else ""
+
+
+def parameters_value(text: str) -> dict[str, Any]:
+    """Return the arguments of a task from what travelled.
+
+    Raises:
+        InvalidArgument: It is no JSON object.
+    """
+    value = json_value(text, "parameters") if text else {}
+    if not isinstance(value, dict):
+        raise InvalidArgument("parameters: not a JSON object; expected one, such as {}", field="parameters")
+    return value
+
+
+def _check_keys(value: Any, field: str) -> None:
+    # The encoder makes texts of other keys, and then what arrives is not what was given.
+    if isinstance(value, dict):
+        for key, one in value.items():
+            if not isinstance(key, str):
+                raise InvalidArgument(
+                    f"{field}: a key of type {type(key).__name__}; expected texts as keys", field=field
+                )
+            _check_keys(one, field)
+    elif isinstance(value, list | tuple):
+        for one in value:
+            _check_keys(one, field)
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"the number {text[:40]} is too large")
+    return number

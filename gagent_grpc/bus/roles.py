@@ -1,0 +1,98 @@
+"""Which of the agents that offer a service gets a message to its role.
+
+Owns: the choice, and that a conversation stays with it. Leaves to others: who offers what (`bus.df`), who is there
+(`bus.ams`), bringing the message there (`bus.router`).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from gagent_grpc.bus.ams import AgentManagementSystem, AgentRecord
+from gagent_grpc.bus.df import DirectoryFacilitator
+
+_IDLE = 600.0
+"""Seconds without a message after which a conversation may go to another agent."""
+_MAX_CONVERSATIONS = 100_000
+"""Conversations that are remembered; beyond that the one that has been idle longest is forgotten."""
+_LOOKED_AT = 256
+"""Agents of one service that one choice compares. Each choice goes on where the last one ended, so all get their turn."""
+
+
+class Roles:
+    """Chooses among the agents of one node."""
+
+    def __init__(self, ams: AgentManagementSystem, df: DirectoryFacilitator) -> None:
+        self._ams = ams
+        self._df = df
+        self._turn = 0
+        # Agent and last message, in Unix seconds; the conversation that was idle longest is the first.
+        self._conversations: OrderedDict[tuple[str, str, str], tuple[AgentRecord, float]] = OrderedDict()
+
+    def choose(self, service: str, sender: str, conversation: str, now: float) -> AgentRecord | None:
+        """Return who serves a role for a message.
+
+        Of the agents that are there, offer the service and are not suspended, this is the one with the least unsettled
+        mail; of several the next one in turn. A conversation stays with its agent while that can be found, until no
+        message came for ten minutes. Whoever sends is chosen only where nobody else is.
+
+        Args:
+            service: Type of the service.
+            sender: `name@platform` of who sends.
+            conversation: Its conversation; "" for none.
+            now: Unix seconds.
+        """
+        key = (service, sender, conversation)
+        if conversation:
+            known = self._conversations.get(key)
+            if known is not None and now - known[1] <= _IDLE and self._serves(known[0], service, now):
+                self._remember(key, known[0], now)
+                return known[0]
+        chosen = self.least_busy(service, sender, now)
+        if conversation and chosen is not None:
+            self._remember(key, chosen, now)
+        return chosen
+
+    def least_busy(
+        self, service: str, sender: str, now: float, *, lost: AgentRecord | None = None
+    ) -> AgentRecord | None:
+        """Return who offers a service and has the least unsettled mail; ``sender`` only where nobody else does.
+
+        Never ``lost``, which is not there any more or is about to go.
+        """
+        count, providers = self._df.providers(service, first=self._turn, most=_LOOKED_AT, now=now)
+        chosen: AgentRecord | None = None
+        fallback: AgentRecord | None = None
+        for place, aid in providers:
+            record = self._ams.find(aid)
+            if record is None or record is lost or not record.matchable:
+                continue
+            if aid == sender:
+                fallback = record
+            elif chosen is None or record.mailbox.messages < chosen.mailbox.messages:
+                chosen = record
+                self._turn = place + 1
+        if chosen is None:
+            # Those who were looked at are away; the next choice looks at others.
+            self._turn = (self._turn + _LOOKED_AT) % count if count else 0
+        return chosen or fallback
+
+    def offered(self) -> str:
+        """Say which types of services are on offer, as the end of a sentence; "" when there are none."""
+        types = self._df.service_types(6)
+        if not types:
+            return ""
+        return f"; on offer: {', '.join(types[:5])}" + (" and others" if len(types) > 5 else "")
+
+    def _serves(self, record: AgentRecord, service: str, now: float) -> bool:
+        there = self._ams.find(record.aid) is record and record.matchable
+        return there and self._df.offers(record.aid, service, now=now)
+
+    def _remember(self, key: tuple[str, str, str], record: AgentRecord, now: float) -> None:
+        self._conversations[key] = (record, now)
+        self._conversations.move_to_end(key)
+        while self._conversations:
+            _, last = next(iter(self._conversations.values()))
+            if len(self._conversations) <= _MAX_CONVERSATIONS and now - last <= _IDLE:
+                break
+            self._conversations.popitem(last=False)
