@@ -10,9 +10,9 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from gagent_grpc import config
 from gagent_grpc.cli.main import main
 from gagent_grpc.config import BusLimits
-from gagent_grpc.server import app
 
 
 def program(limits: Mapping[str, float]) -> tuple[str, ...]:
@@ -25,8 +25,8 @@ def _run() -> None:
     while len(sys.argv) > 1 and "=" in sys.argv[1]:
         name, _, value = sys.argv.pop(1).partition("=")
         limits[name] = type(getattr(BusLimits(), name))(float(value))
-    # Where `serve` takes its limits from: it has no flags for them.
-    vars(app)["BusLimits"] = functools.partial(BusLimits, **limits)
+    # Where `serve` takes its limits from: it has flags for few of them.
+    vars(config)["BusLimits"] = functools.partial(BusLimits, **limits)
     main()
 
 
