@@ -61,6 +61,8 @@ class Housekeeping:
         """Let lanes go on whose time has come, and what `keep_house` left for a moment with less to do."""
         if self._lost.is_behind:
             self._lost.look()
+        if self._rerouting.is_behind:
+            self._rerouting.look()
         self._registrations.catch_up()
         now = self._clock.monotonic()
         for record in list(self._post.holding):

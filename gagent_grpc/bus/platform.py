@@ -73,7 +73,7 @@ class Platform:
         self._topics = topics = Topics()
         gaps, roles = Gaps(), Roles(self.ams, self.df)
         self.router = Router(self.ams, self.post, self.asking, roles, topics, gaps, codec, clock, limits, hints)
-        rerouting = Rerouting(self.ams, self.post, roles, store, clock)
+        self._rerouting = rerouting = Rerouting(self.ams, self.post, roles, store, clock, grace=limits.resume_grace)
         self.tasks = Tasking(self.ams, self.post, roles, self._dedupe, store, codec, clock, limits)
         self.router.tasks = self.post.tasks = self.tasks
         rerouting.tasks = self.tasks.table.letters
@@ -212,6 +212,7 @@ class Platform:
             max_deliveries=self.limits.max_deliveries,
         )
         self._callers.restore()
+        self._rerouting.restored()
         self._events.restore()
         self.tasks.restore(stored.tasks)
         del stored

@@ -13,7 +13,7 @@ import logging
 import secrets
 import uuid
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from gagent_grpc.acl.aid import AgentIdentifier
@@ -130,6 +130,8 @@ class Post:
         self._look = self.moderator.monitor.look
         self.tasks: Tasking | None = None
         """Delegated tasks, whose delegators hear by them what becomes of a DELEGATE."""
+        self.stranded: Callable[[AgentRecord], None] = lambda record: None
+        """Is told of an agent without a session that gets mail for a role."""
         self.unheard_failures = 0
         """Failures of the platform that found no mailbox or no room in its reserve."""
 
@@ -351,6 +353,9 @@ class Post:
         record.mailbox.put(letter)
         if record.session is not None:
             record.session.wake()
+        elif letter.via.startswith(ROLE):
+            # Its agent was lost while it was being written.
+            self.stranded(record)
 
     def restore(self, record: AgentRecord, letter: Letter) -> None:
         """Put a stored letter back into its mailbox at the start, over its bounds if need be: it was accepted."""

@@ -340,7 +340,7 @@ class Registrations:
     def remove(self, record: AgentRecord, why: str) -> None:
         """Free the name of an agent: its DF entry goes, its mail is given up. Its session is the caller's business."""
         self.withdraw(record, why)
-        self._rerouting.left(record)
+        self._rerouting.going(record)
         self._topics.replace(record.name, ())
         self._gaps.forget(record)
         self._ams.remove(record)

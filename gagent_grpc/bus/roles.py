@@ -29,7 +29,9 @@ class Roles:
         # Agent and last message, in Unix seconds; the conversation that was idle longest is the first.
         self._conversations: OrderedDict[tuple[str, str, str], tuple[AgentRecord, float]] = OrderedDict()
 
-    def choose(self, service: str, sender: str, conversation: str, now: float) -> AgentRecord | None:
+    def choose(
+        self, service: str, sender: str, conversation: str, now: float, *, lost: AgentRecord | None = None
+    ) -> AgentRecord | None:
         """Return who serves a role for a message.
 
         Of the agents that are there, offer the service and are not suspended, this is the one with the least unsettled
@@ -41,14 +43,20 @@ class Roles:
             sender: `name@platform` of who sends.
             conversation: Its conversation; "" for none.
             now: Unix seconds.
+            lost: Agent that is not chosen: it is not there any more, or about to go.
         """
         key = (service, sender, conversation)
         if conversation:
             known = self._conversations.get(key)
-            if known is not None and now - known[1] <= _IDLE and self._serves(known[0], service, now):
+            if (
+                known is not None
+                and known[0] is not lost
+                and now - known[1] <= _IDLE
+                and self._serves(known[0], service, now)
+            ):
                 self._remember(key, known[0], now)
                 return known[0]
-        chosen = self.least_busy(service, sender, now)
+        chosen = self.least_busy(service, sender, now, lost=lost)
         if conversation and chosen is not None:
             self._remember(key, chosen, now)
         return chosen
@@ -60,22 +68,27 @@ class Roles:
 
         Never ``lost``, which is not there any more or is about to go.
         """
-        count, providers = self._df.providers(service, first=self._turn, most=_LOOKED_AT, now=now)
         chosen: AgentRecord | None = None
         fallback: AgentRecord | None = None
-        for place, aid in providers:
-            record = self._ams.find(aid)
-            if record is None or record is lost or not record.matchable:
-                continue
-            if aid == sender:
-                fallback = record
-            elif chosen is None or record.mailbox.messages < chosen.mailbox.messages:
-                chosen = record
-                self._turn = place + 1
-        if chosen is None:
-            # Those who were looked at are away; the next choice looks at others.
-            self._turn = (self._turn + _LOOKED_AT) % count if count else 0
-        return chosen or fallback
+        looked = 0
+        while True:
+            count, providers = self._df.providers(service, first=self._turn + looked, most=_LOOKED_AT, now=now)
+            for place, aid in providers:
+                record = self._ams.find(aid)
+                if record is None or record is lost or not record.matchable:
+                    continue
+                if aid == sender:
+                    fallback = record
+                elif chosen is None or record.mailbox.messages < chosen.mailbox.messages:
+                    chosen = record
+                    turn = place + 1
+            looked += _LOOKED_AT
+            if chosen is not None:
+                self._turn = turn
+                return chosen
+            # All of these are away: entries of agents that are lost stay until their leases end.
+            if looked >= count:
+                return fallback
 
     def offered(self) -> str:
         """Say which types of services are on offer, as the end of a sentence; "" when there are none."""

@@ -319,7 +319,8 @@ class Sessions:
             record.detached_at = self._clock.monotonic()
             self._store.put_agent(record.stored())
             self._registrations.session_changed(record, "agent left" if session.polite else "agent lost")
-            self._rerouting.left(record)
+            # A bus that drains sends everybody away, and they come back to the next one.
+            self._rerouting.left(record, politely=session.polite and not self._registrations.draining)
             _log.info("session ended: %s, generation %d, %s", record.aid, session.generation, record.state)
 
     def _release(self, session: Session) -> None:

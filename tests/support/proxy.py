@@ -66,13 +66,18 @@ class Proxy:
         if not self._admitting:
             writer.transport.abort()
             return
+        # Before the other half is there: a cut in between cuts this connection, too.
+        self._open.add(writer)
         host, _, port = self.target.rpartition(":")
         try:
             far_reader, far_writer = await asyncio.open_connection(host, int(port))
         except OSError:
             writer.transport.abort()
             return
-        self._open |= {writer, far_writer}
+        if writer not in self._open:
+            far_writer.transport.abort()
+            return
+        self._open.add(far_writer)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._pass(reader, far_writer, "in"))
