@@ -220,7 +220,7 @@ async def test_a_reader_that_is_closed_hears_of_it(agents: Any) -> None:
         with pytest.raises(PreconditionFailed, match="closed"):
             await waiting
     # Its name is gone, and the publisher finds that out with the next notice, unless it was told before.
-    with pytest.raises((DeliveryRefused, PreconditionFailed), match="NO_SUCH_AGENT|is over"):
+    with pytest.raises((DeliveryRefused, PreconditionFailed), match=r"NO_SUCH_AGENT|is over"):
         await subscribers[0].inform("anybody?")
     assert not subscribers[0].is_open
 
