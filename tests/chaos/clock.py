@@ -21,6 +21,7 @@ from gagent_grpc import (
     Operator,
     ServiceDescription,
 )
+from gagent_grpc.client.df import DfClient
 from tests.chaos.bus_process import BusProcess
 from tests.chaos.clients import Client, names_of
 from tests.chaos.ending import end_bus
@@ -166,7 +167,8 @@ class _Probe:
         await self._sender.send("leased", "inform", f"mark {self._marks}", message_id=f"mark-{self._marks}")
         await until(lambda: f"mark {self._marks}" in self._handled, within=5.0)
         if back:
-            await self._short.df.register(_offer("short", SHORT_LEASE))
+            # Not by the agent's own client, which would renew the lease.
+            await DfClient(self._short.df._calls).register(_offer("short", SHORT_LEASE))
             self._ends = time.monotonic() + SHORT_LEASE
 
     async def after(self, report: Report, jump: int) -> None:
