@@ -7,7 +7,7 @@ begins in the middle is not judged.
 
 An id is unique for its initiator only, so that a conversation is known by its id and two agents in it: those who use the same
 id without having spoken to each other never mix. Each receiver of a message gets a move of its own, since each may be refused
-by itself.
+by itself. What goes too far ends the talk of those two alone: one that misbehaves must not silence the others.
 
 Not handled: answers that go to the `reply_to` of a message, and providers of a role that take over from each other; such a
 conversation is not judged.
@@ -30,13 +30,15 @@ from gagent_grpc.protocols.contract_net import ContractNetProtocol
 ROLE = "role:"
 """Beginning of the address of a role, behind which there is one agent."""
 _AT_ONCE = 200
-"""Conversations that one look ends at most: sessions that are well must not wait for those that are not."""
+"""Parts from which on one look ends no further conversation's: sessions that are well must not wait for those that are not."""
+_STALE = 100
+"""Deadlines that are done with and kept beside as many as there are conversations."""
 
 
 class Conversation:
     """What is known of one conversation."""
 
-    __slots__ = ("at", "closed", "due", "heard", "id", "initiator", "net", "pairs", "queued_at", "told", "why")
+    __slots__ = ("at", "heard", "id", "initiator", "net", "noted", "pairs", "queued_at", "told")
 
     def __init__(self, conversation_id: str, initiator: str, now: float, heard: dict[str, int]) -> None:
         self.id = conversation_id
@@ -52,30 +54,21 @@ class Conversation:
         self.pairs: list[Pair] = []
         self.net: InteractionProtocol | None = None
         """The protocol that it is under; None for one that is not judged."""
-        self.due = 0.0
-        """The reply-by that was noted last; 0.0 for none."""
-        self.closed = False
+        self.noted = 0.0
+        """When it is to be looked at for who is overdue; 0.0 for never."""
         self.told = False
-        """Its initiator was told of its end."""
-        self.why = ""
-        """Why it was ended."""
+        """Its initiator was told of two others in it that were ended."""
 
     @property
     def forgotten(self) -> bool:
         """Whether it is no longer followed."""
         return not self.pairs
 
-    def close(self, why: str) -> None:
-        """End it: whatever comes is refused."""
-        self.closed = True
-        self.why = why
-        self.net = None
-
 
 class Pair:
     """Two agents in one conversation; the same one for a message to oneself."""
 
-    __slots__ = ("asked", "conversation", "depth", "first", "heard", "second", "turns")
+    __slots__ = ("asked", "closed", "conversation", "depth", "first", "heard", "second", "told", "turns", "why")
 
     def __init__(self, conversation: Conversation, first: str, second: str) -> None:
         self.conversation = conversation
@@ -88,6 +81,16 @@ class Pair:
         """How many messages one after the other led to the latest turn, that turn counted."""
         self.asked = ""
         """Reply-with of what the initiator of its protocol said last; "" for none."""
+        self.closed = False
+        self.told = False
+        """The initiator of the conversation, which is one of them, was told of its end."""
+        self.why = ""
+        """Why it was ended."""
+
+    def close(self, why: str) -> None:
+        """End it: whatever one of them says to the other is refused."""
+        self.closed = True
+        self.why = why
 
 
 class Step:
@@ -106,7 +109,7 @@ class Step:
         self.refusal = ""
         """Why the message is refused; "" when it is not."""
         self.ends = False
-        """The conversation ends with this refusal."""
+        """Its two agents are through with each other in this conversation by this refusal."""
 
 
 class Overdue:
@@ -154,7 +157,7 @@ class ConversationMonitor:
     # ---- a message comes -------------------------------------------------------------------------------------------
 
     def look(self, envelope: Envelope, sender: str, receiver: str, now: float, via: str = "") -> Step | None:
-        """Look at a message that would be accepted. Nothing changes but for one that ends its conversation.
+        """Look at a message that would be accepted. Nothing changes but for one that goes too far.
 
         Args:
             envelope: The message.
@@ -172,7 +175,7 @@ class ConversationMonitor:
         if pair is not None:
             conversation = pair.conversation
             depth = pair.heard.get(sender, 0) + 1
-            if depth <= pair.depth and conversation.net is None and not conversation.closed and not envelope.hops:
+            if depth <= pair.depth and conversation.net is None and not pair.closed and not envelope.hops:
                 # Another word in the same breath, as nearly every message of a flood is.
                 conversation.at = now
                 return None
@@ -202,12 +205,12 @@ class ConversationMonitor:
             step.depth += latest.heard.get(step.sender, 0)
 
     def _check(self, step: Step, conversation_id: str, now: float) -> None:
-        """Refuse a message of a conversation that is over, or that goes too far."""
-        pair, conversation = step.pair, step.conversation
-        if conversation is not None and conversation.closed:
+        """Refuse a message of two that are through with each other, or one that goes too far."""
+        pair = step.pair
+        if pair is not None and pair.closed:
             # Not idle as long as somebody goes on with it.
-            conversation.at = now
-            step.refusal = f"{conversation.why}; it may go on once nobody has said anything in it for {self._idle:g} s"
+            pair.conversation.at = now
+            step.refusal = f"{pair.why}; it may go on once nobody has said anything in it for {self._idle:g} s"
             return
         turn = 1 if conversation_id else 0
         if pair is not None:
@@ -226,23 +229,42 @@ class ConversationMonitor:
         if step.refusal:
             self._end(step, conversation_id, now)
 
+    def end_with(self, pair: Pair, agent: str, teller: str) -> None:
+        """End what ``agent`` says to ``teller``, an agent of the platform, in whose name it hears of the end of a pair.
+
+        It may be one that answers whatever it hears.
+        """
+        conversation = pair.conversation
+        other = self._pairs.get((conversation.id, agent, teller)) or self._add_pair(conversation, agent, teller)
+        other.told = True
+        other.close(pair.why)
+
     def _is_too_far(self, envelope: Envelope, turn: int) -> bool:
         """Whether more messages led to this one than the turns of its own conversation and the hops beyond it allow."""
         return 0 < self._max_hops < envelope.hops - turn
 
     def _end(self, step: Step, conversation_id: str, now: float) -> None:
-        if step.pair is None:
+        pair = step.pair
+        if pair is None:
             # One without an id is noted under "" so that its sender is told once, and not for each message.
-            step.pair = self._pairs.get((conversation_id, step.sender, step.receiver)) or self._begin(
-                step, conversation_id, now
-            )
-        conversation = step.conversation = step.pair.conversation if step.pair is not None else None
-        if conversation is not None:
-            step.ends = not conversation.closed
-            if not conversation_id and self._is_over(conversation, now):
-                conversation.told, step.ends = False, True
-            conversation.at = now
-            conversation.close(step.refusal)
+            pair = self._pairs.get((conversation_id, step.sender, step.receiver))
+        if pair is None:
+            # By itself: what was refused takes no room in a conversation of others, and leads nobody into another one.
+            pair = self._add_pair(Conversation(conversation_id, step.sender, now, {}), step.sender, step.receiver)
+        step.pair = pair
+        conversation = step.conversation = pair.conversation
+        step.ends = not pair.closed
+        if not conversation_id and self._is_over(conversation, now):
+            pair.told, step.ends = False, True
+        conversation.at = now
+        pair.close(step.refusal)
+        net = conversation.net
+        if all(one.closed for one in conversation.pairs):
+            conversation.net = None
+        elif net is not None and net.initiator in (pair.first, pair.second):
+            # It does not get an answer any more, and hears of it now.
+            other = pair.second if net.initiator == pair.first else pair.first
+            net.observe(_failure(net.initiator, other, now))
 
     def take(self, step: Step, now: float) -> str:
         """Note that a message is accepted; return what is out of sequence about it, "" for nothing.
@@ -298,7 +320,7 @@ class ConversationMonitor:
             return verdict.why
         if sender == net.initiator and step.pair is not None:
             step.pair.asked = envelope.reply_with
-            if envelope.reply_by and envelope.reply_by != conversation.due:
+            if envelope.reply_by:
                 self._note_deadline(conversation, envelope.reply_by)
         return ""
 
@@ -324,10 +346,12 @@ class ConversationMonitor:
         Spec: FIPA SC00061 (reply-by), SC00029.
         """
         found: list[Overdue] = []
-        looks = 0
-        while self._deadlines and self._deadlines[0][0] < now and looks < _AT_ONCE:
-            looks += 1
-            _, _, conversation = heapq.heappop(self._deadlines)
+        # Those that were answered in time do not count: they are nearly all, and cheap.
+        while self._deadlines and self._deadlines[0][0] < now and len(found) < _AT_ONCE:
+            at, _, conversation = heapq.heappop(self._deadlines)
+            if at != conversation.noted:
+                continue
+            conversation.noted = 0.0
             net = conversation.net
             if net is None or conversation.forgotten:
                 continue
@@ -337,6 +361,8 @@ class ConversationMonitor:
                 net.observe(_failure(net.initiator, participant, now))
                 pair = self._pairs.get((conversation.id, net.initiator, participant))
                 found.append(Overdue(conversation, net, participant, pair.asked if pair is not None else ""))
+            if later := net.next_due(now):
+                self._note_deadline(conversation, later)
         return found
 
     def forget_idle(self, now: float) -> None:
@@ -358,13 +384,14 @@ class ConversationMonitor:
         return conversation.net is not None and conversation.net.deadline > now
 
     def _note_deadline(self, conversation: Conversation, reply_by: float) -> None:
-        conversation.due = reply_by
-        if len(self._deadlines) >= 2 * self._limits.conversations:
-            # Those of conversations that are forgotten, far ahead, must not pile up.
-            self._deadlines = [one for one in self._deadlines if one[2].net is not None and not one[2].forgotten]
+        if 0.0 < conversation.noted <= reply_by:
+            # It is looked at before that, and then noted for what is due next.
+            return
+        conversation.noted = reply_by
+        if len(self._deadlines) >= 2 * (len(self._conversations) + _STALE):
+            # At least half of them are of conversations that are forgotten, or that are noted for an earlier time.
+            self._deadlines = [one for one in self._deadlines if one[0] == one[2].noted and not one[2].forgotten]
             heapq.heapify(self._deadlines)
-            if len(self._deadlines) >= 2 * self._limits.conversations:
-                return
         heapq.heappush(self._deadlines, (reply_by, next(self._numbers), conversation))
 
     # ---- coming and going ------------------------------------------------------------------------------------------
@@ -382,14 +409,17 @@ class ConversationMonitor:
             heard = conversation.heard if conversation is not None else {}
             conversation = Conversation(conversation_id, sender, now, heard)
             conversation.net = net
-            self._conversations[conversation] = None
         elif len(conversation.pairs) >= self._limits.conversation_pairs:
             return None
-        pair = Pair(conversation, sender, receiver)
-        conversation.pairs.append(pair)
-        self._pairs[conversation_id, sender, receiver] = self._pairs[conversation_id, receiver, sender] = pair
         if conversation_id:
             self._latest[conversation_id, sender] = self._latest[conversation_id, receiver] = conversation
+        return self._add_pair(conversation, sender, receiver)
+
+    def _add_pair(self, conversation: Conversation, sender: str, receiver: str) -> Pair:
+        pair = Pair(conversation, sender, receiver)
+        self._conversations.setdefault(conversation)
+        conversation.pairs.append(pair)
+        self._pairs[conversation.id, sender, receiver] = self._pairs[conversation.id, receiver, sender] = pair
         self._followed += 1
         conversation.heard.setdefault(sender, 0)
         if self._followed > self._limits.conversations:

@@ -21,11 +21,20 @@ OWES_ANSWER = frozenset(int(act) for act in EXPECTS_ANSWER)
 _ACCEPT_PROPOSAL = int(Performative.ACCEPT_PROPOSAL)
 MAY_OWE_ANSWER = OWES_ANSWER | {_ACCEPT_PROPOSAL}
 """The same with those to which one may be owed; `owes_answer` tells."""
+CANCEL = int(Performative.CANCEL)
+"""What ends the debt of a subscription."""
+CONCERNS_DEBTS = MAY_OWE_ANSWER | {CANCEL}
+"""FIPA codes of the acts with whose delivery a debt arises or ends."""
 _AWARDING = frozenset({"fipa-contract-net", "fipa-iterated-contract-net"})
 """Protocols in which an accepted proposal is an order, whose outcome is told (SC00029 §1)."""
 DEBT_COST = 800
 """What a debt takes beside its texts, in bytes (measured)."""
 _AGREE = int(Performative.AGREE)
+_SUBSCRIBE = int(Performative.SUBSCRIBE)
+_SUBSCRIPTIONS = "fipa-subscribe"
+"""Protocol in which answers come until one of the two ends it (SC00035)."""
+_GOES_ON = frozenset({_AGREE, int(Performative.INFORM)})
+"""What a publisher says and goes on owing: the bus is to say so when it is lost."""
 _WAIT = int(OnReceiverLost.WAIT)
 _MAX_PAYEES = 8
 
@@ -84,6 +93,12 @@ class Debt:
             platform = debtor.partition("@")[2]
             others = [name if "@" in name else f"{name}@{platform}" for name in envelope.reply_to[:_MAX_PAYEES]]
             self.payees = tuple(dict.fromkeys([self.asker, *others]))
+
+    @property
+    def is_subscription(self) -> bool:
+        """Whether it lasts until one of the two ends it; without a mark its notices cannot be told from other answers."""
+        marked = self.reply_with or self.conversation_id
+        return bool(marked) and self.performative == _SUBSCRIBE and self.protocol.lower() == _SUBSCRIPTIONS
 
     @property
     def size(self) -> int:
@@ -189,18 +204,19 @@ class Debts:
         else:
             self.forgotten += 1
 
-    def find(self, debtor: str, receiver: str, envelope: Envelope) -> Debt | None:
+    def find(self, debtor: str, receiver: str, envelope: Envelope, *, final: bool = False) -> Debt | None:
         """Return the debt that a message of ``debtor`` to ``receiver`` pays; None when it pays none.
 
         Where several have the same mark, the oldest one is meant. One that is closed is returned where no open one is
-        meant: such a message comes too late.
+        meant: such a message comes too late. A ``final`` one is the last that its receiver could get, whatever it says.
         """
         account = self.accounts.get(debtor)
         if account is None or receiver not in account.payees:
             return None
         debt = _meant(account, receiver, envelope)
         if debt is not None:
-            return debt if envelope.performative != _AGREE else None
+            goes_on = envelope.performative in _GOES_ON if debt.is_subscription else envelope.performative == _AGREE
+            return debt if final or not goes_on else None
         if not account.closed:
             return None
         if envelope.in_reply_to:
@@ -225,6 +241,22 @@ class Debts:
         debt = account.owed.get(sequence) if account is not None else None
         if debt is not None:
             self.pay(debt)
+
+    def cancelled(self, debtor: str, sender: str, envelope: Envelope) -> None:
+        """``debtor`` got a `cancel` of ``sender``: the subscription that it means is owed no more."""
+        account = self.accounts.get(debtor)
+        if account is None or sender not in account.payees:
+            return
+        in_reply_to, conversation_id = envelope.in_reply_to, envelope.conversation_id
+        marks = [(sender, _BY_REPLY_WITH, in_reply_to)] if in_reply_to else []
+        if conversation_id:
+            marks += [(sender, _IN_CONVERSATION, conversation_id), (sender, _LOOSELY, conversation_id)]
+        for mark in marks:
+            meant = [debt for debt in account.by_mark.get(mark, ()) if debt.is_subscription]
+            for debt in meant:
+                self.pay(debt)
+            if meant:
+                return
 
     def end(self, debtor: str, asker: str, conversation_id: str) -> None:
         """``asker`` hears otherwise that ``debtor`` answers no more in a conversation: nothing is owed in it."""

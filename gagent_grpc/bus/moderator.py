@@ -3,8 +3,8 @@
 Owns: what the policy does about a message out of sequence, how a conversation is ended, and who hears of it. Leaves to
 others: finding it (`bus.conversations`), mailboxes and receipts (`bus.post`).
 
-A conversation that has gone too far is ended under every policy: one `failure` to its initiator, whatever comes later is
-refused without another one. So is the part of a participant that did not answer by the reply-by of what it was asked: who set
+What two say to each other in a conversation is ended under every policy when it has gone too far: one `failure` to the
+initiator, whatever comes later is refused without another one; what others say in it goes on. So is the part of a participant that did not answer by the reply-by of what it was asked: who set
 one wants to hear. The policy is about sequence alone.
 """
 
@@ -62,36 +62,38 @@ class Moderator:
     # ---- a message comes -------------------------------------------------------------------------------------------
 
     def refuse(self, step: Step, receiver: str, envelope: Envelope, origin: Origin, number: int) -> None:
-        """Refuse a message of a conversation that has gone too far. Its initiator gets a `failure`, once.
+        """Refuse a message of two that have gone too far in a conversation. Its initiator gets a `failure`, once.
 
         Not for a failure, a refuse, a not-understood, or what a program wrote by itself: then the next message is the one.
         """
-        conversation = step.conversation
-        initiator = conversation.initiator if conversation is not None else origin.aid
+        pair = step.pair
+        assert pair is not None
+        conversation = pair.conversation
+        initiator = conversation.initiator
         receipt = Receipt(number, receiver, Outcome.DENIED, step.refusal, field="acl.conversation_id")
         # Whoever wants its refusals as messages gets one for the message that is the first to be refused, and no more.
         first = step.ends and initiator != origin.aid
-        self._post.refuse(origin, receipt, envelope, with_failure=first or conversation is None)
-        if conversation is None:
-            # One that is not followed, for want of room.
-            return
+        self._post.refuse(origin, receipt, envelope, with_failure=first)
         if step.ends:
-            _log.warning("ended by the conversation monitor: %s", conversation.why)
+            _log.warning("ended by the conversation monitor: %s", pair.why)
             if self._traffic.watched:
                 other = step.receiver if initiator == step.sender else step.sender
-                self._traffic.conversation_ended(conversation.id, initiator, other, conversation.why)
-            self._notify(initiator, conversation.why, conversation.id)
+                self._traffic.conversation_ended(conversation.id, initiator, other, pair.why)
+            self._notify(initiator, pair.why, conversation.id)
             # What they owe each other in it will not be delivered any more; that is said once.
             self._post.debts.end(step.sender, step.receiver, conversation.id)
             self._post.debts.end(step.receiver, step.sender, conversation.id)
-        if not conversation.told and self._may_be_answered(envelope):
-            conversation.told = True
+        # Of others in its conversation it hears once, however many of them are ended.
+        mark = pair if initiator in (pair.first, pair.second) else conversation
+        if not mark.told and self._may_be_answered(envelope):
+            mark.told = True
+            self.monitor.end_with(pair, initiator, f"ams@{self._ams.platform}")
             asked = initiator == step.sender
             about = step.receiver if asked else step.sender
             # Where the initiator still waits for an answer, this is it.
             reply_with = envelope.reply_with if asked else envelope.in_reply_to
             ended = Ended(conversation.id, envelope.protocol, reply_with, envelope.id)
-            self._post.fail(ended, initiator, about, conversation.why)
+            self._post.fail(ended, initiator, about, pair.why)
 
     def _may_be_answered(self, envelope: Envelope) -> bool:
         if envelope.performative in NEVER_ANSWERED:

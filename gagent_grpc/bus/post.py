@@ -22,7 +22,7 @@ from gagent_grpc.acl.message import AUTOMATIC, ACLMessage
 from gagent_grpc.acl.performative import NEVER_ANSWERED, Performative
 from gagent_grpc.bus.ams import SEQUENCES_WRITTEN_AHEAD, AgentManagementSystem, AgentRecord
 from gagent_grpc.bus.dead_letters import DeadLetters
-from gagent_grpc.bus.debts import MAY_OWE_ANSWER, Debt, Debts, owes_answer
+from gagent_grpc.bus.debts import CANCEL, MAY_OWE_ANSWER, Debt, Debts, owes_answer
 from gagent_grpc.bus.dedupe import Dedupe, Key
 from gagent_grpc.bus.mailbox import RESERVE_SHARE, Account, Letter
 from gagent_grpc.bus.moderator import Ended, Moderator
@@ -497,8 +497,14 @@ class Post:
     # ---- answers that are owed -------------------------------------------------------------------------------------
 
     def delivered(self, record: AgentRecord, letter: Letter) -> None:
-        """A letter whose act expects an answer is being delivered: the answer is owed from its first delivery on."""
-        if letter.attempt == 1 and (not letter.redelivered or letter.envelope.resend):
+        """A letter whose act expects an answer is being delivered: the answer is owed from its first delivery on.
+
+        With a `cancel` the answer to a subscription is owed no more. Not when it is accepted: what it cancels may be delivered
+        later than that.
+        """
+        if letter.envelope.performative == CANCEL:
+            self.debts.cancelled(record.aid, letter.sender, letter.envelope)
+        elif letter.attempt == 1 and (not letter.redelivered or letter.envelope.resend):
             self.owe(record, letter)
 
     def owe(self, record: AgentRecord, letter: Letter) -> None:

@@ -203,7 +203,7 @@ class Router:
             self._asking.submit(name, receiver, envelope, origin, number)
         else:
             if origin.aid in self._post.debts.accounts:
-                debt = self._post.debts.find(origin.aid, f"{name}@{self._ams.platform}", envelope)
+                debt = self._post.debts.find(origin.aid, f"{name}@{self._ams.platform}", envelope, final=True)
                 if debt is not None and debt.closed_at is None:
                     # Whoever asked is gone; there is nobody to answer for.
                     self._post.debts.pay(debt)

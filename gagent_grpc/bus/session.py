@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from gagent_grpc.acl.descriptions import LifeCycleState
 from gagent_grpc.bus.ams import AgentRecord
-from gagent_grpc.bus.debts import MAY_OWE_ANSWER
+from gagent_grpc.bus.debts import CONCERNS_DEBTS
 from gagent_grpc.bus.holds import Holds
 from gagent_grpc.bus.mailbox import Letter
 from gagent_grpc.bus.origins import Receipt
@@ -537,7 +537,7 @@ class Session:
         for letter in letters:
             tag += 1
             letter.tag = tag
-            if letter.envelope.performative in MAY_OWE_ANSWER:
+            if letter.envelope.performative in CONCERNS_DEBTS:
                 self._post.delivered(self.record, letter)
         self._tag = tag
         return letters

@@ -12,7 +12,7 @@ import contextlib
 import enum
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gagent_grpc.bus.mailbox import Letter
 from gagent_grpc.bus.origins import Receipt
@@ -75,6 +75,10 @@ class TrafficWatch:
         self._conversation_id = conversation_id
         self._events: deque[TrafficEvent] = deque()
         self._bytes = 0
+        self._missed = 0
+        """Events missed since the last one that is kept."""
+        self._missed_at = 0.0
+        """When that began, in Unix seconds."""
         self._ended = False
         self._wake = asyncio.Event()
 
@@ -87,17 +91,23 @@ class TrafficWatch:
     def tell(self, event: TrafficEvent) -> None:
         """Keep an event until it is read, or count it as missed where there is no room."""
         size = len(event.payload)
-        last = self._events[-1] if self._events else None
-        full = len(self._events) >= MAX_EVENTS or (last is not None and self._bytes + size > MAX_EVENT_BYTES)
-        if full and last is not None and last.kind is TrafficKind.MISSED:
-            self._events[-1] = replace(last, missed=last.missed + 1)
-        elif full:
+        if len(self._events) >= MAX_EVENTS or (self._events and self._bytes + size > MAX_EVENT_BYTES):
+            # No more than a number: whoever reads nothing must not cost those who send.
+            if not self._missed:
+                self._missed_at = event.at
+            self._missed += 1
+            return
+        if self._missed:
             # In its place among the others, so that a reader sees where there is a gap.
-            self._events.append(TrafficEvent(TrafficKind.MISSED, event.at, missed=1))
-        else:
-            self._events.append(event)
-            self._bytes += size
+            self._events.append(self._gap())
+        self._events.append(event)
+        self._bytes += size
         self._wake.set()
+
+    def _gap(self) -> TrafficEvent:
+        gap = TrafficEvent(TrafficKind.MISSED, self._missed_at, missed=self._missed)
+        self._missed = 0
+        return gap
 
     def end(self) -> None:
         """There is nothing more to come."""
@@ -111,6 +121,9 @@ class TrafficWatch:
                 event = self._events.popleft()
                 self._bytes -= len(event.payload)
                 yield event
+            if self._missed:
+                yield self._gap()
+                continue
             if self._ended:
                 return
             self._wake.clear()

@@ -28,10 +28,18 @@ def df() -> None:
     """Ask the directory who offers what, watch it, and offer something."""
 
 
-Type = Annotated[str | None, typer.Argument(metavar="[TYPE]", help="Type of the service; every one when absent.")]
+Type = Annotated[
+    str | None,
+    typer.Argument(metavar="[TYPE]", callback=options.readable, help="Type of the service; every one when absent."),
+]
 Properties = Annotated[
     list[str] | None,
-    typer.Option("--property", metavar="NAME[=VALUE]", help="Property of the service; may be repeated."),
+    typer.Option(
+        "--property",
+        metavar="NAME[=VALUE]",
+        callback=options.readable,
+        help="Property of the service; may be repeated.",
+    ),
 ]
 
 
@@ -94,7 +102,9 @@ def watch(
 @app.command()
 def register(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the agent.")],
-    service_types: Annotated[list[str], typer.Argument(metavar="TYPE...", help="Types of the services.")],
+    service_types: Annotated[
+        list[str], typer.Argument(metavar="TYPE...", callback=options.readable, help="Types of the services.")
+    ],
     properties: Properties = None,
     lease: Annotated[
         float | None, typer.Option("--lease", metavar="SECONDS", help="Lease to ask for; it is renewed by itself.")

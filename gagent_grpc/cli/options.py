@@ -3,9 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+
+def readable(given: Any) -> Any:
+    """Return text that a command was given, one or several; for the `callback` of a parameter that goes to the bus.
+
+    Raises:
+        typer.BadParameter: It is none in the encoding of the terminal, so that it cannot be sent.
+    """
+    for one in [given] if isinstance(given, str) else given or ():
+        try:
+            one.encode()
+        except UnicodeEncodeError:
+            raise typer.BadParameter("not valid text in the encoding of this terminal; expected UTF-8") from None
+    return given
+
 
 Bus = Annotated[
     str | None,

@@ -29,7 +29,10 @@ _LOOK_AGAIN_S = 0.1
 
 app = typer.Typer(help="Delegate tasks, follow them and look after them.", no_args_is_help=True, rich_markup_mode=None)
 
-Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the task, as gagent task list shows it.")]
+Id = Annotated[
+    str,
+    typer.Argument(metavar="ID", callback=options.readable, help="Id of the task, as gagent task list shows it."),
+]
 Delegator = Annotated[
     str | None,
     typer.Option(
@@ -229,7 +232,12 @@ def watch(
 @app.command()
 def answer(
     task_id: Id,
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="The input that is asked for; - reads it from stdin.")],
+    text: Annotated[
+        str,
+        typer.Argument(
+            metavar="TEXT", callback=options.readable, help="The input that is asked for; - reads it from stdin."
+        ),
+    ],
     delegator: Delegator = None,
     is_json: Annotated[bool, typer.Option("--as-json", help="TEXT is JSON: give the value that it says.")] = False,
     timeout: options.Timeout = None,
@@ -249,7 +257,10 @@ def answer(
 @app.command()
 def signal(
     task_id: Id,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the signal, which the executor knows.")],
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAME", callback=options.readable, help="Name of the signal, which the executor knows."),
+    ],
     value: Annotated[str | None, typer.Argument(metavar="[JSON]", help="What is told, as a JSON value.")] = None,
     delegator: Delegator = None,
     timeout: options.Timeout = None,
@@ -268,7 +279,9 @@ def signal(
 @app.command()
 def cancel(
     task_id: Id,
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, in words.")] = "",
+    reason: Annotated[
+        str, typer.Option("--reason", metavar="TEXT", callback=options.readable, help="Why, in words.")
+    ] = "",
     delegator: Delegator = None,
     timeout: options.Timeout = None,
     bus: options.Bus = None,

@@ -30,7 +30,14 @@ def watch(
         typer.Option("--agent", metavar="NAME", help="Only messages from or to this agent; several for any of them."),
     ] = None,
     conversation: Annotated[
-        str | None, typer.Option("--conversation", "--conversation-id", metavar="ID", help="Only this conversation.")
+        str | None,
+        typer.Option(
+            "--conversation",
+            "--conversation-id",
+            metavar="ID",
+            callback=options.readable,
+            help="Only this conversation.",
+        ),
     ] = None,
     content: Annotated[bool, typer.Option("--content", help="Show what the messages say, too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line, for programs.")] = False,
@@ -58,7 +65,7 @@ def watch(
     """Watch the messages that pass the bus, from now on, until Ctrl-C.
 
     What is refused, given up, ended by the bus or out of sequence in its protocol is marked. Nothing waits for who watches:
-    too slow a terminal misses some, and is told how many.
+    too slow a terminal misses some, and is told how many; one that reads nothing for 10 s is ended.
     """
     import asyncio
 

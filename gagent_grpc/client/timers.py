@@ -27,11 +27,19 @@ def seconds_over(value: object, minimum: float, field: str) -> float:
     Raises:
         InvalidArgument: It is none.
     """
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or value < minimum:  # type: ignore[arg-type, operator]  # [arg-type, operator]: a number by `number`.
+    number = math.nan
+    text = "with too many digits"
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        text = repr(value)
+    else:
+        # A whole number may be too large for a float, and even to be written down.
+        with contextlib.suppress(OverflowError):
+            number = float(value)
+            text = repr(value)
+    if not math.isfinite(number) or number < minimum:
         least = "more than 0" if minimum > 0 else "0 or more"
-        raise InvalidArgument(f"{field} {value!r}; expected a number of seconds, {least}", field=field)
-    return float(value)  # type: ignore[arg-type]  # [arg-type]: as above.
+        raise InvalidArgument(f"{field} {text}; expected a number of seconds, {least}", field=field)
+    return number
 
 
 SHORTEST = 0.001

@@ -39,6 +39,8 @@ _HOLD_ORDER_BYTES = 2
 _ID_TAG, _ACL_TAG, _HOLD_ORDER = 0x0A, 0x6A, b"\x48\x01"
 """How these fields of a `BusMessage` begin, and the last one as a whole."""
 _HOPS_DIGITS = 10
+_MAX_FLOW_ID_BYTES = 1_024
+"""Largest `conversation_id`, `reply_with` or `in_reply_to`: the bus keeps them long after their message."""
 _MAX_SECONDS = 253_402_300_799.0
 """The last second of the year 9999: what a Timestamp may hold."""
 
@@ -65,6 +67,9 @@ class EnvelopeCodec:
         made.digest = digest
         made.id = message_id = message.id
         acl = message.acl
+        # What is stored was taken, maybe before there was this limit; and a short message has no long ids.
+        if not digest and len(payload) > _MAX_FLOW_ID_BYTES:
+            _check_flow_ids(acl)
         body_bytes = self._read_acl(acl, made) if acl.performative else 0
         more = len(payload) - len(message_id) - body_bytes - _frame_size(body_bytes)
         hold_order = more == _HOLD_ORDER_BYTES and message.hold_order
@@ -327,6 +332,20 @@ def _read_rest(acl: acl_pb2.AclMessage, made: Envelope) -> None:
     made.in_reply_to = acl.in_reply_to
     made.reply_to = tuple([one.name for one in acl.reply_to]) if acl.reply_to else ()
     made.reply_by = seconds_of(acl.reply_by) if acl.HasField("reply_by") else 0.0
+
+
+def _check_flow_ids(acl: acl_pb2.AclMessage) -> None:
+    """Refuse ids that are too long to be kept."""
+    for name, value in (
+        ("conversation_id", acl.conversation_id),
+        ("reply_with", acl.reply_with),
+        ("in_reply_to", acl.in_reply_to),
+    ):
+        # Four bytes is the most that a character takes.
+        if len(value) * 4 > _MAX_FLOW_ID_BYTES and (size := len(value.encode())) > _MAX_FLOW_ID_BYTES:
+            raise InvalidArgument(
+                f"{name} has {size:,} bytes; expected at most {_MAX_FLOW_ID_BYTES:,}", field=f"acl.{name}"
+            )
 
 
 def _message(payload: bytes) -> bus_service_pb2.BusMessage:

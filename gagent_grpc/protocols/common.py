@@ -141,6 +141,10 @@ class InteractionProtocol:
         """Latest reply-by of what participants owe, in Unix seconds; 0.0 when nothing is owed by a certain time."""
         return max((part.reply_by for part in self._parts.values() if part.owes), default=0.0)
 
+    def next_due(self, now: float) -> float:
+        """Return the earliest reply-by from ``now`` on of what participants owe, in Unix seconds; 0.0 for none."""
+        return min((part.reply_by for part in self._parts.values() if part.owes and part.reply_by >= now), default=0.0)
+
     def overdue(self, now: float) -> frozenset[str]:
         """Return the participants whose next move was due before ``now``, in Unix seconds."""
         return frozenset(name for name, part in self._parts.items() if part.owes and 0.0 < part.reply_by < now)

@@ -6,6 +6,7 @@ Owns: their form on the wire, and that contents go only to whoever asked for the
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, cast
 
 import grpc
@@ -14,7 +15,7 @@ from google.protobuf.message import DecodeError
 from gagent_grpc.bus.platform import Platform
 from gagent_grpc.bus.traffic import TrafficEvent
 from gagent_grpc.codec.times import timestamp_of
-from gagent_grpc.errors import InvalidArgument
+from gagent_grpc.errors import InvalidArgument, ResourceExhausted
 from gagent_grpc.pb.gagent.v1 import admin_service_pb2, bus_service_pb2
 
 _MAX_AGENTS = 1_000
@@ -29,16 +30,22 @@ async def tell_traffic(
     Raises:
         InvalidArgument: Too many agents are named.
         InvalidName: One is no name of this platform.
-        ResourceExhausted: Too many watch already.
+        ResourceExhausted: Too many watch already, or the client reads nothing.
     """
     if len(request.agents) > _MAX_AGENTS:
         raise InvalidArgument(f"{len(request.agents):,} agents; expected at most {_MAX_AGENTS:,}", field="agents")
     agents = frozenset(f"{platform.ams.local_name(name)}@{platform.name}" for name in request.agents)
+    timeout = platform.limits.write_timeout
     with platform.post.traffic.watching(agents, request.conversation_id) as watch:
         # At once, so that the client knows that it misses nothing from here on.
         await context.send_initial_metadata(())
         async for event in watch.events():
-            await context.write(event_to_proto(event, with_content=request.with_content))
+            try:
+                async with asyncio.timeout(timeout):
+                    await context.write(event_to_proto(event, with_content=request.with_content))
+            except TimeoutError:
+                # Its place is for somebody who reads.
+                raise ResourceExhausted(f"nothing was read for {timeout:g} s; watch anew") from None
 
 
 def event_to_proto(event: TrafficEvent, *, with_content: bool) -> admin_service_pb2.WatchTrafficResponse:

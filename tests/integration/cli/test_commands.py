@@ -159,6 +159,26 @@ def test_text_that_is_not_utf_8_is_a_usage_error(town: Place) -> None:
     assert b"stdin is not UTF-8" in done.stderr
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "watch --conversation",
+        "df search",
+        "df search --property",
+        "df watch",
+        "df register someone",
+        "task get",
+        "task cancel x --reason",
+        "task answer x",
+        "task signal x",
+    ],
+)
+def test_an_argument_that_is_not_utf_8_is_a_usage_error(town: Place, arguments: str) -> None:
+    done = town.gagent(*arguments.split(), "\udcff")
+    assert done.returncode == 2
+    assert "expected UTF-8" in done.stderr
+
+
 def test_the_commands_own_names_stay_out_of_sight(town: Place) -> None:
     assert town.gagent("request", "oracle", "hello").returncode == 0
     listed = json.loads(town.gagent("ps", "--all", "--json").stdout)

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from raw import acl
 from waiting import WAIT, Inbox, until
 
 from gagent_grpc import (
@@ -167,6 +168,39 @@ async def test_nobody_there_no_handler_and_no_answer(bus: Bus, agents: Any, conn
         await victim.vanish()
         with pytest.raises(FailureFromAgent, match="victim@local was lost"):
             await anext(subscription)
+
+
+async def test_a_publisher_that_is_lost_after_its_first_notice_is_not_waited_for_without_end(
+    bus: Bus, agents: Any, connect: Any
+) -> None:
+    victim, reader = await connect(bus, "victim"), await agents("reader")
+    async with reader.subscribe("victim", timeout=WAIT) as subscription:
+        (delivery,) = await victim.delivered(1)
+        for number in range(2):
+            answer = acl("reader", str(number), acl_protocol="fipa-subscribe")
+            answer.acl.conversation_id = answer.acl.in_reply_to = delivery.message.acl.reply_with
+            await victim.send(answer)
+            assert (await anext(subscription)).content == str(number)
+        await victim.settle(ack_through_tag=1)
+        await victim.vanish()
+        async with asyncio.timeout(WAIT):
+            with pytest.raises(FailureFromAgent, match="victim@local was lost"):
+                await anext(subscription)
+
+
+async def test_nothing_is_owed_for_a_subscription_that_was_cancelled(bus: Bus, agents: Any) -> None:
+    prices, reader = await agents("prices"), await agents("reader")
+
+    @prices.on_subscribe()
+    async def publish(subscriber: Subscriber) -> None:
+        await subscriber.inform("1")
+        await asyncio.sleep(WAIT)
+
+    async with reader.subscribe("prices") as subscription:
+        await anext(subscription)
+        assert bus.platform.post.debts.count == 1
+    assert subscription.cancel_confirmed
+    assert bus.platform.post.debts.count == 0
 
 
 async def test_a_slow_reader_sees_what_is_newest_and_how_much_it_missed(agents: Any) -> None:

@@ -343,7 +343,7 @@ async def test_failures_of_the_platform_are_bounded_by_their_reserve(buses: Any,
     bus = await buses(limits=BusLimits(mailbox_bytes=400_000, mailbox_messages=1_000, drain_grace=1.0))
     alice = await connect(bus, "alice", window=pb.Window(messages=1))
     await alice.send(
-        *[acl("nobody", acl_conversation_id="c" * 30_000, report=pb.REPORT_MODE_FAILURE_MESSAGE) for _ in range(40)]
+        *[acl("nobody", acl_protocol="p" * 30_000, report=pb.REPORT_MODE_FAILURE_MESSAGE) for _ in range(40)]
     )
     assert len(await alice.receipted(40)) == 40
     mailbox = bus.platform.ams.get("alice").mailbox

@@ -123,6 +123,24 @@ async def test_nobody_waits_for_a_watcher_that_reads_nothing(bus: Bus, connect: 
     assert seen >= MAX_EVENTS // 2
 
 
+async def test_watcher_that_reads_nothing_loses_its_place(buses: Any, connect: Any) -> None:
+    bus = await buses(limits=BusLimits(write_timeout=0.3, drain_grace=1.0))
+    alice = await connect(bus, "alice")
+    await connect(bus, "bob")
+    async with grpc.aio.insecure_channel(bus.address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+        stub = admin_service_pb2_grpc.AdminServiceStub(channel)
+        stuck = stub.WatchTraffic(admin_service_pb2.WatchTrafficRequest(with_content=True))
+        await stuck.initial_metadata()
+        sent = 0
+        async with asyncio.timeout(WAIT):
+            while bus.platform.post.traffic.watched:
+                sent += 1
+                # The mailbox of bob is full at some point; what is refused is told as well.
+                await alice.send(acl("bob", "x" * 60_000))
+                await alice.receipted(sent)
+        stuck.cancel()
+
+
 async def test_watches_are_bounded_and_free_their_place(buses: Any, connect: Any) -> None:
     bus = await buses(limits=BusLimits(traffic_watches=1, drain_grace=1.0))
     alice = await connect(bus, "alice")

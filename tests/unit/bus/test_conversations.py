@@ -18,6 +18,8 @@ from gagent_grpc.envelope import Envelope
 A, B, C = "a@local", "b@local", "c@local"
 CODEC = EnvelopeCodec(max_id_bytes=128)
 NOW = 1_000_000.0
+REQUEST = {"protocol": "fipa-request"}
+NET = {"protocol": "fipa-contract-net"}
 
 
 def envelope(
@@ -109,8 +111,10 @@ def test_a_ring_in_one_conversation_comes_to_an_end() -> None:
     talk = Talk(max_turns=5)
     accepted = talk.play(1_000, (A, B), (B, C), (C, A))
     assert accepted == 5 * 3
-    for pair in ((A, B), (B, C), (C, A)):
-        assert talk.say(*pair)
+    # Nothing goes round any more, whatever the others add to what they said.
+    for _ in range(3):
+        assert talk.say(B, C) == talk.say(C, A) == ""
+        assert talk.say(A, B)
 
 
 def test_a_ring_of_requests_under_a_protocol_comes_to_an_end() -> None:
@@ -173,6 +177,15 @@ def test_an_ended_conversation_begins_anew_once_it_was_idle() -> None:
     assert talk.play(3, (A, B), (B, A)) == 2
 
 
+def test_two_who_are_ended_end_nothing_for_others_of_their_conversation() -> None:
+    talk = Talk(max_turns=4)
+    talk.say(A, C)
+    assert talk.play(30, (A, B), (B, A)) == 4
+    assert talk.play(30, (C, A), (A, C)) == 3
+    assert talk.say(A, B)
+    assert talk.say(A, "d@local") == ""
+
+
 @given(st.lists(st.booleans(), max_size=60))
 def test_turns_of_two_are_the_changes_of_speaker(speakers: list[bool]) -> None:
     talk = Talk(max_turns=12)
@@ -217,6 +230,54 @@ def test_the_sender_of_messages_without_conversation_is_told_once_while_it_goes_
     assert again.ends
 
 
+def test_a_participant_whose_message_went_too_far_ends_nothing_for_the_others() -> None:
+    talk = Talk(max_hops=8)
+    for worker in (B, C):
+        talk.say(A, worker, "cfp", **NET)
+    assert "max_hops" in talk.say(B, A, "refuse", hops=1_000, **NET)
+    assert talk.say(B, A, "propose", **NET)
+    assert talk.say(C, A, "propose", **NET) == ""
+    assert talk.say(A, C, "accept-proposal", **NET) == ""
+    # Still judged.
+    assert "after" not in talk.say(C, A, "inform", **NET)
+    assert "after" in talk.say(C, A, "inform", **NET)
+
+
+def test_whose_message_went_too_far_is_not_overdue_as_well() -> None:
+    talk = Talk(max_hops=8)
+    for worker in (B, C):
+        talk.say(A, worker, "request", reply_by=NOW + 10, **REQUEST)
+    assert talk.say(B, A, "inform", hops=1_000, **REQUEST)
+    talk.now += 11.0
+    assert overdue(talk) == [(A, C)]
+
+
+def test_a_stranger_that_is_refused_ends_nothing_under_the_same_id() -> None:
+    talk = Talk(max_hops=8, conversation_pairs=3)
+    talk.say(A, B, "cfp", **NET)
+    for number in range(10):
+        step = talk.look(f"stranger{number}@local", A, "inform", hops=1_000)
+        assert step is not None
+        assert step.pair is not None
+        assert step.pair.conversation.initiator == f"stranger{number}@local"
+    assert talk.say(B, A, "propose", **NET) == ""
+    # Neither is what it begins with others led into what the stranger said, nor is the room for it taken.
+    late = talk.look(A, C, "cfp", **NET)
+    assert late is not None
+    assert late.refusal == talk.monitor.take(late, NOW) == ""
+    assert late.conversation is not None
+    assert [(pair.first, pair.second) for pair in late.conversation.pairs] == [(A, B), (A, C)]
+
+
+def test_what_a_participant_is_refused_takes_no_room_in_the_conversation() -> None:
+    talk = Talk(max_hops=8, conversation_pairs=3, max_turns=1)
+    talk.say(A, B)
+    for number in range(10):
+        assert talk.say(B, f"w{number}@local", hops=1_000)
+    assert talk.say(A, C) == ""
+    assert talk.say(C, A)
+
+
 @pytest.mark.parametrize("hops", ["", "many", "-1", "9" * 20, "1.5"])
 def test_hops_that_are_no_number_count_as_none(hops: str) -> None:
     message = acl("x", id="m")
@@ -225,8 +286,6 @@ def test_hops_that_are_no_number_count_as_none(hops: str) -> None:
 
 
 # ---- sequence --------------------------------------------------------------------------------------------------------
-
-REQUEST = {"protocol": "fipa-request"}
 
 
 def test_a_conversation_in_sequence_is_not_flagged() -> None:
@@ -367,6 +426,57 @@ def test_a_conversation_with_a_deadline_ahead_is_not_forgotten() -> None:
     talk.now += 61.0
     talk.monitor.forget_idle(talk.now)
     assert (len(talk.monitor), talk.monitor.pairs) == (0, 0)
+
+
+def test_each_participant_is_overdue_at_its_own_time() -> None:
+    talk = Talk()
+    for worker, seconds in ((B, 20), (C, 10), ("d@local", 30), ("e@local", 30)):
+        talk.say(A, worker, "request", reply_by=NOW + seconds, **REQUEST)
+    found = []
+    for _ in range(4):
+        talk.now += 10.5
+        found.append(overdue(talk))
+    assert found == [[(A, C)], [(A, B)], [(A, "d@local"), (A, "e@local")], []]
+
+
+@pytest.mark.parametrize("later", [1, -1])
+def test_rounds_of_few_conversations_leave_few_deadlines(later: int) -> None:
+    talk = Talk(conversations=5, max_turns=0)
+    for number in range(2_000):
+        talk.say(A, B, "request", reply_by=NOW + 100_000 + later * number, **REQUEST)
+        talk.say(B, A, "inform", **REQUEST)
+        assert len(talk.monitor._deadlines) <= 300
+    # And one that nobody answers is noted all the same.
+    talk.say(A, C, "request", "another", reply_by=NOW + 10, **REQUEST)
+    talk.now += 11.0
+    assert overdue(talk) == [(A, C)]
+
+
+def test_deadlines_of_forgotten_conversations_do_not_pile_up() -> None:
+    talk = Talk(conversations=5)
+    for number in range(2_000):
+        talk.say(A, B, "request", f"talk {number}", reply_by=NOW + 100_000 + number, **REQUEST)
+        assert len(talk.monitor._deadlines) <= 300
+    talk.now += 200_000.0
+    assert len(overdue(talk)) == 5
+
+
+def test_who_is_overdue_is_found_at_once_behind_many_who_answered() -> None:
+    talk = Talk()
+    for number in range(1_000):
+        talk.say(A, B, "request", f"talk {number}", reply_by=NOW + 5, **REQUEST)
+        talk.say(B, A, "inform", f"talk {number}", **REQUEST)
+    talk.say(A, C, "request", reply_by=NOW + 10, **REQUEST)
+    talk.now += 11.0
+    assert overdue(talk) == [(A, C)]
+
+
+def test_one_look_ends_a_bounded_number() -> None:
+    talk = Talk()
+    for number in range(500):
+        talk.say(A, B, "request", f"talk {number}", reply_by=NOW + 5, **REQUEST)
+    talk.now += 11.0
+    assert [len(overdue(talk)) for _ in range(4)] == [200, 200, 100, 0]
 
 
 # ---- bounds ----------------------------------------------------------------------------------------------------------

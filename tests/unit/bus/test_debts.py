@@ -92,6 +92,46 @@ def test_any_act_under_the_reply_with_pays_but_an_agree(book: Book, act: P) -> N
     assert BOB not in book.debts.accounts
 
 
+SUBSCRIPTION: dict[str, Any] = {"act": P.SUBSCRIBE, "protocol": "fipa-subscribe", "conversation_id": "c"}
+
+
+@pytest.mark.parametrize("act", [P.REFUSE, P.FAILURE, P.NOT_UNDERSTOOD])
+def test_a_subscription_is_owed_beyond_its_notices_until_its_publisher_ends_it(book: Book, act: P) -> None:
+    asked = book.ask(**SUBSCRIPTION, reply_with="r")
+    for _ in range(2):
+        assert book.answer(in_reply_to="r", conversation_id="c") is None
+        assert book.answer(conversation_id="c") is None
+    assert book.owed() == [asked]
+    assert book.answer(act=act, in_reply_to="r", conversation_id="c") == asked
+    assert BOB not in book.debts.accounts
+
+
+def test_only_a_marked_subscription_under_its_protocol_goes_on(book: Book) -> None:
+    for fields in ({"reply_with": "r", "protocol": ""}, {"conversation_id": ""}):
+        asked = book.ask(**{**SUBSCRIPTION, **fields})
+        assert book.answer(in_reply_to=fields.get("reply_with", "")) == asked
+
+
+@pytest.mark.parametrize(
+    "cancel", [{"in_reply_to": "r"}, {"conversation_id": "c"}, {"in_reply_to": "made up", "conversation_id": "c"}]
+)
+def test_a_cancel_of_its_subscriber_ends_a_subscription(book: Book, cancel: dict[str, str]) -> None:
+    other = book.ask(**{**SUBSCRIPTION, "conversation_id": "d"}, reply_with="s")
+    asked, request = book.ask(**SUBSCRIPTION, reply_with="r"), book.ask(conversation_id="c", reply_with="q")
+    book.debts.cancelled(BOB, CAROL, envelope(P.CANCEL, **cancel))
+    book.debts.cancelled("nobody@local", ALICE, envelope(P.CANCEL, **cancel))
+    assert book.owed() == [other, asked, request]
+    book.debts.cancelled(BOB, ALICE, envelope(P.CANCEL, **cancel))
+    assert book.owed() == [other, request]
+
+
+def test_a_notice_to_a_subscriber_that_is_gone_is_the_last(book: Book) -> None:
+    asked = book.ask(**SUBSCRIPTION, reply_with="r")
+    debt = book.debts.find(BOB, ALICE, envelope(P.INFORM, in_reply_to="r"), final=True)
+    assert debt is not None
+    assert debt.sequence == asked
+
+
 def test_without_a_reply_with_the_conversation_counts(book: Book) -> None:
     asked = book.ask(conversation_id="c")
     assert book.answer(conversation_id="d") is None

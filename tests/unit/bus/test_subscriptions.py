@@ -279,7 +279,7 @@ async def test_subscribers_hear_of_the_end_of_the_bus(bench: Bench) -> None:
         (SUMS, {"conversation": None}, P.REFUSE, "missing-parameter"),
         ({"action": "search", "description": {"name": "a@elsewhere"}}, {}, P.REFUSE, "unrecognised-parameter-value"),
         (SUMS, {"ontology": "beer"}, P.NOT_UNDERSTOOD, "unsupported-value"),
-        (SUMS, {"conversation": "x" * 9_000}, P.REFUSE, "unrecognised-parameter-value"),
+        ({"action": "search", "description": {"name": "x" * 9_000}}, {}, P.REFUSE, "unrecognised-parameter-value"),
     ],
 )
 async def test_subscribe_that_cannot_be_served_says_why(

@@ -95,6 +95,17 @@ async def test_reader_that_is_too_slow_is_told_where_and_how_much_it_missed() ->
     assert rest[-1].receiver == "later@local"
 
 
+async def test_what_is_missed_is_only_counted() -> None:
+    told = traffic()
+    with told.watching(ALL) as watch:
+        for _ in range(MAX_EVENTS + 1_000):
+            told.accepted("bob@local", letter())
+        kept = list(watch._events)
+        assert [one.kind for one in kept] == [TrafficKind.ACCEPTED] * MAX_EVENTS
+        *_, last = await drained(watch)
+    assert (last.kind, last.missed) == (TrafficKind.MISSED, 1_000)
+
+
 async def test_large_messages_are_bounded_in_bytes_and_one_always_fits() -> None:
     told = traffic()
     size = MAX_EVENT_BYTES // 4 + 1

@@ -361,3 +361,25 @@ def test_a_stored_message_is_not_read_before_its_body_is_asked_for() -> None:
     assert (stored.id, stored.priority) == ("m", 2)
     with pytest.raises(BusError, match="127"):
         _ = stored.performative
+
+
+@pytest.mark.parametrize("name", ["conversation_id", "reply_with", "in_reply_to"])
+@pytest.mark.parametrize("protocol", ["", "fipa-request"])
+def test_ids_that_are_kept_are_of_a_bounded_length(name: str, protocol: str) -> None:
+    for value in ("a" * 1_024, "é" * 512):
+        message = acl("bob", id="m", acl_protocol=protocol, **{f"acl_{name}": value})
+        assert getattr(decode(message), name) == value
+    for value in ("a" * 1_025, "é" * 513, "a" * 900_000):
+        message = acl("bob", id="m", acl_protocol=protocol, **{f"acl_{name}": value})
+        with pytest.raises(InvalidArgument, match=f"{name} has .* bytes; expected at most 1,024") as caught:
+            decode(message)
+        assert caught.value.field == f"acl.{name}"
+
+
+@pytest.mark.parametrize("more", [{}, {"transient": True}])
+def test_stored_messages_may_have_longer_ids(more: dict[str, Any]) -> None:
+    payload = acl(
+        "bob", id="m", acl_conversation_id="a" * 2_000, acl_reply_with="r" * 2_000, **more
+    ).SerializeToString()
+    envelope = CODEC.decode_stored(payload, digest=b"12345678")
+    assert (len(envelope.conversation_id), len(envelope.reply_with)) == (2_000, 2_000)
