@@ -18,14 +18,41 @@ def matches_df(template: DFAgentDescription, entry: DFAgentDescription) -> bool:
 
     Spec: FIPA SC00023, matching of DF templates.
     """
-    return (
-        _equal(template.name, entry.name)
-        and template.protocols <= entry.protocols
-        and template.ontologies <= entry.ontologies
-        and template.languages <= entry.languages
-        and (template.lease_seconds is None or template.lease_seconds == entry.lease_seconds)
-        and all(any(matches_service(wanted, offered) for offered in entry.services) for wanted in template.services)
-    )
+    return Offer(entry).satisfies(template)
+
+
+class Offer:
+    """A DF entry made ready to be compared with many services or many templates.
+
+    What is prepared is prepared once, and only when a template asks for it: entry and template both come from
+    strangers, and 64 services with hundreds of properties each may be compared with 64 others.
+    """
+
+    def __init__(self, entry: DFAgentDescription) -> None:
+        self.entry = entry
+        self._by_type: dict[str | None, list[_Service]] | None = None
+
+    def satisfies(self, template: DFAgentDescription) -> bool:
+        """Return whether the entry satisfies ``template``, by the rules of `matches_df`."""
+        entry = self.entry
+        return (
+            _equal(template.name, entry.name)
+            and template.protocols <= entry.protocols
+            and template.ontologies <= entry.ontologies
+            and template.languages <= entry.languages
+            and (template.lease_seconds is None or template.lease_seconds == entry.lease_seconds)
+            and all(map(self._has, template.services))
+        )
+
+    def _has(self, wanted: ServiceDescription) -> bool:
+        by_type = self._by_type
+        if by_type is None:
+            by_type = self._by_type = {}
+            for service in self.entry.services:
+                by_type.setdefault(service.type, []).append(_Service(service))
+        if wanted.type is None:
+            return any(one.satisfies(wanted) for same in by_type.values() for one in same)
+        return any(one.satisfies(wanted) for one in by_type.get(wanted.type, ()))
 
 
 def matches_service(template: ServiceDescription, service: ServiceDescription) -> bool:
@@ -35,15 +62,47 @@ def matches_service(template: ServiceDescription, service: ServiceDescription) -
 
     Spec: FIPA SC00023 §6.1.2 (service-description).
     """
-    return (
-        _equal(template.type, service.type)
-        and _equal(template.name, service.name)
-        and template.protocols <= service.protocols
-        and template.ontologies <= service.ontologies
-        and template.languages <= service.languages
-        and _equal(template.ownership, service.ownership)
-        and _contains(service.properties, template.properties)
-    )
+    return _Service(service).satisfies(template)
+
+
+class _Service:
+    """A service that is offered, and its properties as sets from when they are first asked for."""
+
+    __slots__ = ("_names", "_service", "_values")
+
+    def __init__(self, service: ServiceDescription) -> None:
+        self._service = service
+        self._names: set[str] | None = None
+        self._values: set[tuple[str, str | None]] | None = None
+
+    def satisfies(self, template: ServiceDescription) -> bool:
+        service = self._service
+        return (
+            _equal(template.type, service.type)
+            and _equal(template.name, service.name)
+            and template.protocols <= service.protocols
+            and template.ontologies <= service.ontologies
+            and template.languages <= service.languages
+            and _equal(template.ownership, service.ownership)
+            and (not template.properties or self._contains(template.properties))
+        )
+
+    def _contains(self, wanted: tuple[Property, ...]) -> bool:
+        """Return whether every wanted property is offered."""
+        names = self._names
+        if names is None:
+            names = self._names = {prop.name for prop in self._service.properties}
+        for prop in wanted:
+            if prop.name not in names:
+                return False
+            if prop.value is None:
+                continue
+            if self._values is None:
+                # Pairs and not the properties, whose hashes are several times as slow.
+                self._values = {(offered.name, offered.value) for offered in self._service.properties}
+            if (prop.name, prop.value) not in self._values:
+                return False
+        return True
 
 
 def matches_ams(template: AMSAgentDescription, entry: AMSAgentDescription) -> bool:
@@ -61,13 +120,3 @@ def matches_ams(template: AMSAgentDescription, entry: AMSAgentDescription) -> bo
 def _equal(wanted: str | None, found: str | None) -> bool:
     """Return whether a constant of the template is absent or equal."""
     return wanted is None or wanted == found
-
-
-def _contains(offered: tuple[Property, ...], wanted: tuple[Property, ...]) -> bool:
-    """Return whether every wanted property is offered."""
-    if not wanted:
-        return True
-    # Both sides come from strangers, so the comparison is linear in their sizes and not in the product.
-    values = set(offered)
-    names = {prop.name for prop in offered}
-    return all(prop.name in names if prop.value is None else prop in values for prop in wanted)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar, assert_never
 
 from gagent_grpc.acl import management_json, sl0
@@ -210,8 +211,10 @@ class _Sl0:
     def request(self, message: ACLMessage, now: float) -> ManagementRequest:
         subscribes = message.performative is Performative.SUBSCRIBE
         parse = sl0.parse_subscription if subscribes else sl0.parse_action
-        self._action = parse(_text_of(message))
-        asked = sl0.request_of(self._action, now=now)
+        action = parse(_text_of(message))
+        # Answers repeat the action; thousands of addresses of the actor would be written with each of them.
+        self._action = replace(action, actor=AgentIdentifier(action.actor.name))
+        asked = sl0.request_of(action, now=now)
         # Whoever is named as the actor, the message came here.
         return ManagementRequest(self._actor, asked.function, asked.description, asked.constraints)
 
@@ -220,10 +223,12 @@ class _Sl0:
         assert action is not None
         if found is None:
             return sl0.print_answer(sl0.Done(action))
-        around = len(sl0.print_answer(sl0.Result(action, ())))
+        # A short action, since what a stranger asks may be long and is printed here once for each result.
+        short = sl0.Action(AgentIdentifier(self._actor), action.function)
+        around = len(sl0.print_answer(sl0.Result(short, ())))
 
         def size_of(one: Item) -> int:
-            return len(sl0.print_answer(sl0.Result(action, (one,)))) - around
+            return len(sl0.print_answer(sl0.Result(short, (one,)))) - around
 
         return sl0.print_answer(sl0.Result(action, tuple(_fitting(found, size_of, self._limit))))
 

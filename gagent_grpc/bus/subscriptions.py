@@ -7,13 +7,14 @@ Leaves to others: what is found (`bus.offers`), the form of the contents (`bus.m
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from gagent_grpc.acl.aid import AgentIdentifier
 from gagent_grpc.acl.descriptions import DFAgentDescription, SearchConstraints
-from gagent_grpc.acl.matching import matches_df
+from gagent_grpc.acl.matching import Offer
 from gagent_grpc.acl.message import AUTOMATIC, ACLMessage
 from gagent_grpc.acl.performative import Performative
 from gagent_grpc.bus.ams import AgentManagementSystem, AgentRecord
@@ -34,6 +35,8 @@ _MOST = 10_000
 """Subscriptions of one node."""
 _AT_ONCE = 200
 """Informs that one look sends at most to those that are behind: about 20 ms of work."""
+_MOST_WAITING = 40_000
+"""Informs of changes that wait for a later look at most; who would have to wait beyond them is behind."""
 _MAX_CHARS = 8_192
 """Characters of a `subscribe` that are kept for its answers, at most."""
 _KEPT = ("content", "language", "encoding", "ontology", "protocol", "conversation_id", "reply_with")
@@ -84,6 +87,17 @@ class Subscription:
     """By agent what the subscriber was told last, and believes to match."""
     behind: bool = False
     """There was no room to tell it of something."""
+    number: int = 0
+    """Of the last change that it knows of from a search; what waits for it and is older is no news."""
+
+
+@dataclass(eq=False, slots=True)
+class _News:
+    """A change, for all those who are told of it."""
+
+    number: int
+    agent: str
+    after: Offer | None
 
 
 class Subscriptions:
@@ -98,6 +112,9 @@ class Subscriptions:
         # A change looks only at the subscriptions that share a key with it. Sets with an order, which tests can repeat.
         self._by_key: dict[Key, dict[Subscription, None]] = {}
         self._behind: dict[Subscription, None] = {}
+        # In the order of the changes: thousands may be told of one, and the bus has others to serve in between.
+        self._waiting: deque[tuple[_News, Subscription]] = deque()
+        self._number = 0
         self._count = 0
 
     def __len__(self) -> int:
@@ -161,6 +178,7 @@ class Subscriptions:
     def _begin(self, made: Subscription) -> None:
         """Tell the current matches at once; where they do not fit one message, one by one."""
         found = self._offers.search(made.template, SearchConstraints(max_results=-1))
+        made.number = self._number
         try:
             content = made.form.informed(found)
         except ResourceExhausted:
@@ -192,6 +210,7 @@ class Subscriptions:
 
     def end_all(self, error: BusError) -> None:
         """The bus stops, and subscriptions with it: tell every subscriber by a `failure`, which waits in its mailbox."""
+        self._waiting.clear()
         for one in [one for own in self._by_agent.values() for one in own.values()]:
             self._drop(one)
             if not self._send(one, Performative.FAILURE, one.form.exception(error)):
@@ -212,19 +231,47 @@ class Subscriptions:
     # ---- telling ---------------------------------------------------------------------------------------------------
 
     def notify(self, change: OfferChange) -> None:
-        """Tell every subscriber whom a change concerns; who has no room for it is told later what is then so."""
+        """Tell every subscriber whom a change concerns; who has no room for it is told later what is then so.
+
+        Where they are many, most of them hear of it from `catch_up`, in the order of the changes.
+        """
         if not self._count:
             return
+        self._number += 1
+        news = _News(self._number, change.agent, Offer(change.after) if change.after is not None else None)
         keys: dict[Key, None] = {_ALL: None, ("name", change.agent): None}
         for description in (change.before, change.after):
             if description is not None:
                 keys.update(dict.fromkeys(keys_of(description)))
+        first = not self._waiting
         for one in [one for key in keys for one in self._by_key.get(key, ())]:
-            if not one.behind and not self._tell(one, change.agent, change.after):
+            if one.behind:
+                continue
+            if len(self._waiting) < _MOST_WAITING:
+                self._waiting.append((news, one))
+            else:
+                self._fall_behind(one)
+        if first:
+            self._tell_waiting()
+
+    def _tell_waiting(self) -> None:
+        """Tell the next ones of the changes that wait for them."""
+        left = _AT_ONCE
+        while self._waiting and left > 0:
+            news, one = self._waiting.popleft()
+            ended = self._by_agent.get(one.record, {}).get(one.conversation) is not one
+            if ended or one.behind or news.number <= one.number:
+                continue
+            left -= 1
+            if not self._tell(one, news.agent, news.after):
                 self._fall_behind(one)
 
     def catch_up(self) -> None:
-        """Tell those that were left behind what has changed for them since, as far as they have room now."""
+        """Tell of changes that wait, and those that were left behind what has changed for them since.
+
+        Both as far as one look goes, and the latter as far as they have room now.
+        """
+        self._tell_waiting()
         left = _AT_ONCE
         for one in list(self._behind):
             if left <= 0:
@@ -243,17 +290,19 @@ class Subscriptions:
             for name in [*(name for name in one.told if name not in found), *found]:
                 if one.told.get(name) == found.get(name):
                     continue
-                if left <= 0 or not self._tell(one, name, found.get(name)):
+                entry = found.get(name)
+                if left <= 0 or not self._tell(one, name, Offer(entry) if entry is not None else None):
                     break
                 left -= 1
             else:
                 one.behind = False
+                one.number = self._number
                 self._behind.pop(one, None)
 
-    def _tell(self, one: Subscription, agent: str, entry: DFAgentDescription | None) -> bool:
+    def _tell(self, one: Subscription, agent: str, offer: Offer | None) -> bool:
         """Tell a subscriber what is found of an agent now, if that is news to it; return False when it has no room."""
         before = one.told.get(agent)
-        after = entry if entry is not None and matches_df(one.template, entry) else None
+        after = offer.entry if offer is not None and offer.satisfies(one.template) else None
         if before == after:
             return True
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -100,6 +101,22 @@ async def test_df_request_in_sl0_is_done_and_answered_with_result_or_done(bench:
     assert act == "inform"
     assert isinstance(sl0.parse_answer(text), sl0.Done)
     assert bench.platform.df.get("alice@local") is None
+
+
+async def test_addresses_of_the_actor_are_neither_printed_for_each_result_nor_repeated(bench: Bench) -> None:
+    for index in range(300):
+        await bench.platform.attach(Hello(f"s{index}", description=SUM), "")
+    addresses = " ".join(["a"] * 20_000)
+    actor = f"(agent-identifier :name df@local :addresses (sequence {addresses}))"
+    begin = time.process_time()
+    act, text = bench.answer("df", f"((action {actor} ({SEARCH_SUM})))")
+    # It takes more than 10 s to print the whole action for each of them.
+    assert time.process_time() - begin < 1.5
+    assert act == "inform"
+    answer = sl0.parse_answer(text)
+    assert isinstance(answer, sl0.Result)
+    assert len(answer.items) == 301
+    assert answer.action.actor == AgentIdentifier("df@local")
 
 
 async def test_search_without_a_limit_returns_one(bench: Bench) -> None:

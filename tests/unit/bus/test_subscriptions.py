@@ -365,6 +365,37 @@ async def test_subscriber_that_is_told_bit_by_bit_misses_nothing() -> None:
     assert found == [f"a{number}" for number in range(60)]
 
 
+async def test_changes_that_concern_many_are_told_in_turns_each_once_and_in_order() -> None:
+    bench = await Bench(df_subscriptions=1_000).start()
+    await bench.open("bob")
+    await bench.open("a", "sing")
+    for number in range(300):
+        bench.say(P.SUBSCRIBE, SUMS, f"{number}")
+        bench.say(P.SUBSCRIBE, SUMS, f"{number}", sender="bob")
+    bench.letters()
+    bench.letters("bob")
+    changes = [["sum"], ["sum", "sing"], ["sing"], ["sum", "ask"]]
+    for types in changes:
+        bench.modify("a", *types)
+    # Whoever subscribes meanwhile finds what is, and hears of nothing that was before.
+    bench.say(P.SUBSCRIBE, SUMS, "late")
+    at_once = [bench.letters(), bench.letters("bob")]
+    assert sum(map(len, at_once)) == 201
+    heard: dict[tuple[int, str | None], list[list[str]]] = {}
+    for _ in range(20):
+        for place, letters in enumerate(at_once):
+            for message in letters:
+                result = json.loads(str(message.content))["result"]
+                heard.setdefault((place, message.conversation_id), []).append([t for e in result for t in types_of(e)])
+        bench.platform.release_lanes()
+        at_once = [bench.letters(), bench.letters("bob")]
+        assert sum(map(len, at_once)) <= 200
+    assert heard.pop((0, "late")) == [["sum", "ask"]]
+    assert len(heard) == 600
+    for told in heard.values():
+        assert [sorted(one) for one in told] == [["sum"], ["sing", "sum"], [], ["ask", "sum"]]
+
+
 async def test_those_who_never_read_keep_nobody_else_from_their_turn() -> None:
     bench = await Bench(mailbox_messages=128).start()
     await bench.open("filler")
