@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 import pytest
@@ -103,15 +102,12 @@ async def test_df_request_in_sl0_is_done_and_answered_with_result_or_done(bench:
     assert bench.platform.df.get("alice@local") is None
 
 
-async def test_addresses_of_the_actor_are_neither_printed_for_each_result_nor_repeated(bench: Bench) -> None:
+async def test_addresses_of_the_actor_are_not_repeated(bench: Bench) -> None:
     for index in range(300):
         await bench.platform.attach(Hello(f"s{index}", description=SUM), "")
     addresses = " ".join(["a"] * 20_000)
     actor = f"(agent-identifier :name df@local :addresses (sequence {addresses}))"
-    begin = time.process_time()
     act, text = bench.answer("df", f"((action {actor} ({SEARCH_SUM})))")
-    # It takes more than 10 s to print the whole action for each of them.
-    assert time.process_time() - begin < 1.5
     assert act == "inform"
     answer = sl0.parse_answer(text)
     assert isinstance(answer, sl0.Result)
