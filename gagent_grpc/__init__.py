@@ -42,12 +42,16 @@ if TYPE_CHECKING:
         TaskKey,
         TaskState,
     )
+    from gagent_grpc.bridge.behaviour import PythonBehaviour, RestartPolicy, ScriptBehaviour
+    from gagent_grpc.bridge.fleet import Fleet, MemberState, MemberStatus
+    from gagent_grpc.bridge.limits import ScriptLimits
+    from gagent_grpc.bridge.supervisor import ScriptAgent
     from gagent_grpc.client.acp.agent import ACPAgent
     from gagent_grpc.client.acp.client import ACPClient, ACPcredentials
     from gagent_grpc.client.acp.connection import ACPConnection
     from gagent_grpc.client.acp.message import ReceivedACP
     from gagent_grpc.client.acp.service import ACPService
-    from gagent_grpc.client.admin import AdminClient, BusStats, DeadLetter, Redriven
+    from gagent_grpc.client.admin import AdminClient, BusStats, DeadLetter, Redriven, TaskStats
     from gagent_grpc.client.agent import Agent
     from gagent_grpc.client.ams import AgentEntry, AgentEvent
     from gagent_grpc.client.answers import Fail, Refuse
@@ -60,6 +64,7 @@ if TYPE_CHECKING:
     )
     from gagent_grpc.client.bids import Bid, Bidding
     from gagent_grpc.client.composites import FSMBehaviour, ParallelBehaviour, SequentialBehaviour, Until
+    from gagent_grpc.client.contexts import ContextChange, ContextChangeKind, ContextEntry, SharedContext
     from gagent_grpc.client.contract_net import CallForProposals
     from gagent_grpc.client.conversations import Accepted, Rejected
     from gagent_grpc.client.df import DescriptionEvent
@@ -83,8 +88,10 @@ if TYPE_CHECKING:
         BusError,
         BusUnreachable,
         ConfigurationError,
+        ContextEnded,
         ConversationFailed,
         DeliveryRefused,
+        EntryNotFound,
         EventsGone,
         FailureFromAgent,
         InvalidArgument,
@@ -96,6 +103,7 @@ if TYPE_CHECKING:
         NotUnderstoodByAgent,
         PreconditionFailed,
         RefusedByAgent,
+        RevisionConflict,
         ScriptError,
         SearchRepeated,
         SessionSuperseded,
@@ -149,12 +157,16 @@ _HOMES = {
         "TaskKey",
         "TaskState",
     ],
+    "gagent_grpc.bridge.behaviour": ["PythonBehaviour", "RestartPolicy", "ScriptBehaviour"],
+    "gagent_grpc.bridge.fleet": ["Fleet", "MemberState", "MemberStatus"],
+    "gagent_grpc.bridge.limits": ["ScriptLimits"],
+    "gagent_grpc.bridge.supervisor": ["ScriptAgent"],
     "gagent_grpc.client.acp.agent": ["ACPAgent"],
     "gagent_grpc.client.acp.client": ["ACPClient", "ACPcredentials"],
     "gagent_grpc.client.acp.connection": ["ACPConnection"],
     "gagent_grpc.client.acp.message": ["ReceivedACP"],
     "gagent_grpc.client.acp.service": ["ACPService"],
-    "gagent_grpc.client.admin": ["AdminClient", "BusStats", "DeadLetter", "Redriven"],
+    "gagent_grpc.client.admin": ["AdminClient", "BusStats", "DeadLetter", "Redriven", "TaskStats"],
     "gagent_grpc.client.agent": ["Agent"],
     "gagent_grpc.client.ams": ["AgentEntry", "AgentEvent"],
     "gagent_grpc.client.answers": ["Fail", "Refuse"],
@@ -167,6 +179,7 @@ _HOMES = {
     ],
     "gagent_grpc.client.bids": ["Bid", "Bidding"],
     "gagent_grpc.client.composites": ["FSMBehaviour", "ParallelBehaviour", "SequentialBehaviour", "Until"],
+    "gagent_grpc.client.contexts": ["ContextChange", "ContextChangeKind", "ContextEntry", "SharedContext"],
     "gagent_grpc.client.contract_net": ["CallForProposals"],
     "gagent_grpc.client.conversations": ["Accepted", "Rejected"],
     "gagent_grpc.client.df": ["DescriptionEvent"],
@@ -190,8 +203,10 @@ _HOMES = {
         "BusError",
         "BusUnreachable",
         "ConfigurationError",
+        "ContextEnded",
         "ConversationFailed",
         "DeliveryRefused",
+        "EntryNotFound",
         "EventsGone",
         "FailureFromAgent",
         "InvalidArgument",
@@ -203,6 +218,7 @@ _HOMES = {
         "NotUnderstoodByAgent",
         "PreconditionFailed",
         "RefusedByAgent",
+        "RevisionConflict",
         "ScriptError",
         "SearchRepeated",
         "SessionSuperseded",
@@ -266,6 +282,10 @@ __all__ = [
     "CallForProposals",
     "ClientLimits",
     "ConfigurationError",
+    "ContextChange",
+    "ContextChangeKind",
+    "ContextEnded",
+    "ContextEntry",
     "ConversationFailed",
     "ConversationPolicy",
     "CyclicBehaviour",
@@ -277,14 +297,18 @@ __all__ = [
     "DeliveryRefused",
     "DescriptionEvent",
     "DescriptionEventKind",
+    "EntryNotFound",
     "EventsGone",
     "FSMBehaviour",
     "Fail",
     "FailureFromAgent",
+    "Fleet",
     "InvalidArgument",
     "InvalidName",
     "LifeCycleState",
     "MailboxFull",
+    "MemberState",
+    "MemberStatus",
     "MemoryStore",
     "MessageTemplate",
     "MessageTooLarge",
@@ -304,6 +328,7 @@ __all__ = [
     "Priority",
     "Property",
     "Proposal",
+    "PythonBehaviour",
     "Receipt",
     "Received",
     "ReceivedACP",
@@ -312,12 +337,18 @@ __all__ = [
     "RefusedByAgent",
     "Rejected",
     "Report",
+    "RestartPolicy",
+    "RevisionConflict",
+    "ScriptAgent",
+    "ScriptBehaviour",
     "ScriptError",
+    "ScriptLimits",
     "SearchConstraints",
     "SearchRepeated",
     "SequentialBehaviour",
     "ServiceDescription",
     "SessionSuperseded",
+    "SharedContext",
     "Signal",
     "SqliteStore",
     "StoreUnavailable",
@@ -339,6 +370,7 @@ __all__ = [
     "TaskRefused",
     "TaskRejected",
     "TaskState",
+    "TaskStats",
     "TickerBehaviour",
     "Timer",
     "TrafficEvent",

@@ -99,8 +99,8 @@ class BusLimits:
     """Messages, each of which answers or forwards the one before, that may lead to another one, beyond the turns of its own
     conversation; counted in the header `hops`. 0 for no bound."""
     conversations: int = 20_000
-    """Pairs of agents that the bus follows in their conversations; beyond that it forgets the conversation that has been idle
-    longest."""
+    """Pairs of agents that the bus follows in their conversations; beyond that it forgets, of whoever began the most, the one
+    that has been idle longest."""
     conversation_pairs: int = 256
     """Pairs of agents that it follows in one conversation; further ones speak in it unwatched."""
     conversation_idle: float = 600.0
@@ -117,10 +117,14 @@ class BusLimits:
     """Longest chain of tasks, each of which came of the one before."""
     task_attempts: int = 100
     """Attempts at one task that may be asked for."""
+    task_releases: int = 20
+    """Attempts at one task that executors may give back; from then on what is given back counts like any other attempt."""
     task_attachments: int = 100
     """Attachments of one task."""
     task_checkpoint_bytes: int = 256 * 1024
     """Largest checkpoint of a task, in bytes."""
+    task_report_parts: int = 1_000
+    """Parts of output that one report may bring."""
     task_events: int = 1_000
     """Events of one task that are kept; beyond that the oldest one goes."""
     task_event_bytes: int = MIB
@@ -133,6 +137,33 @@ class BusLimits:
     """Seconds that an executor has to end a task that is to be cancelled."""
     task_retention: float = 86_400.0
     """Seconds that a task is kept after its end."""
+    max_contexts: int = 10_000
+    """Shared contexts, of conversations and of trees of tasks, that the bus keeps."""
+    contexts_per_agent: int = 1_000
+    """The same of one agent, which began them: it put their first entries."""
+    total_context_bytes: int = 256 * MIB
+    """Bytes of all shared contexts together."""
+    context_entries: int = 1_000
+    """Entries of one shared context."""
+    context_value_bytes: int = 64 * 1024
+    """Largest value of an entry, in bytes of UTF-8."""
+    context_bytes: int = MIB
+    """Bytes of keys and values of one shared context."""
+    context_removals: int = 1_000
+    """Removed entries of one shared context that are remembered for those who come back to watch it."""
+    context_changes: int = 1_000
+    """Changes of one shared context that wait for streams which read slowly; of as many bytes as the context may have."""
+    context_retention: float = 86_400.0
+    """Seconds that the shared context of a conversation is kept after the last message or change in it."""
+    context_participants: int = 50_000
+    """Places of agents in conversations without a shared context that the bus remembers, so that they may begin one; beyond that
+    it forgets, of whoever began the most, the oldest ones."""
+    context_members: int = 256
+    """Agents that have a part in the shared context of one conversation; further ones that are addressed in it do not."""
+    context_idle: float = 21_600.0
+    """Seconds without a message after which it is forgotten who spoke in a conversation that has no shared context."""
+    context_watches: int = 1_000
+    """Streams that watch shared contexts at the same time."""
     traffic_watches: int = 32
     """Streams that watch the traffic at the same time."""
     heartbeat_interval: float = 15.0
@@ -186,3 +217,34 @@ class ClientLimits:
     """Seconds before a message comes again whose handler raised; doubles with each attempt, up to 60."""
     handled_ids: int = 20_000
     """Handled messages that are remembered at least, so that a redelivery does not run a handler again; up to twice as many."""
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayLimits:
+    """Bounds of one WebSocket gateway."""
+
+    max_sockets: int = 1_000
+    """Open sockets."""
+    max_frame_bytes: int = 2 * MIB
+    """Largest frame of a client, in bytes. Messages are bounded by the bus; in JSON one takes more room."""
+    window_messages: int = 16
+    """Deliveries on their way to a client that are not acknowledged, where it asks for no other window: as many as usual
+    WebSocket libraries take without their program, so that they still answer pings."""
+    max_window_messages: int = 1_024
+    """The same, where it does."""
+    window_bytes: int = MIB
+    """Bytes of them; one message always fits an empty window."""
+    send_window_messages: int = 64
+    """Messages of one client without a receipt; beyond that nothing more of it is read."""
+    send_window_bytes: int = 4 * MIB
+    """Bytes of them."""
+    max_watches: int = 32
+    """Tasks that one client watches at the same time."""
+    ping_interval: float = 15.0
+    """Seconds between pings."""
+    ping_timeout: float = 10.0
+    """Seconds after a ping in which a client has to be heard of."""
+    probe_timeout: float = 2.0
+    """Seconds within which the client that holds a name has to show life when another one asks for it."""
+    token_check_interval: float = 1.0
+    """Seconds between looks at the file of tokens."""

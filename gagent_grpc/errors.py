@@ -19,7 +19,10 @@
     │   └── AttemptSuperseded         another attempt at a task is in force, or another executor has it
     ├── TaskNotFound                  no such task, or it is forgotten
     ├── TaskAlreadyExists             a task of this id was delegated with other data
-    ├── EventsGone                    the events that were asked for are not kept any more
+    ├── EventsGone                    the events or changes that were asked for are not kept any more
+    ├── EntryNotFound                 the shared context has no such entry
+    ├── ContextEnded                  a shared context is over
+    ├── RevisionConflict              an entry of a shared context has another revision than the expected one
     ├── ResourceExhausted
     │   ├── MailboxFull               the receiver's bounded mailbox has no room
     │   ├── MessageTooLarge           over the message limit in force
@@ -364,11 +367,12 @@ class TaskAlreadyExists(BusError):
 
 
 class EventsGone(BusError):
-    """The events of a task that come next are not kept any more.
+    """The events of a task, or the changes of a shared context, that come next are not kept any more.
 
     Attributes:
-        task_id: Id of the task.
-        first_kept: Sequence of the first event that is kept, in digits; continue after the one before it.
+        task_id: Id of the task; "" for a shared context.
+        first_kept: Sequence of the first event, or revision of the first change, that is kept, in digits; of events, continue
+            after the one before it. A shared context is to be watched from the beginning.
     """
 
     act = "refuse"
@@ -376,14 +380,63 @@ class EventsGone(BusError):
     status = "OUT_OF_RANGE"
 
     def __init__(self, task_id: str, after: int, first_kept: int) -> None:
-        super().__init__(
-            f"the events after {after:,} of the task {shown(task_id)} are not kept any more; the first one is {first_kept:,}"
-        )
+        of_what = f"the events after {after:,} of the task {shown(task_id)}"
+        if not task_id:
+            of_what = f"the changes after revision {after:,} of this shared context"
+        super().__init__(f"{of_what} are not kept any more; the first one is {first_kept:,}")
         self.task_id = task_id
         self.first_kept = str(first_kept)
 
     def details(self) -> dict[str, str]:
         return {"task_id": self.task_id, "first_kept": self.first_kept}
+
+
+class EntryNotFound(BusError):
+    """The shared context has no entry of this key.
+
+    Attributes:
+        key: The key.
+    """
+
+    reason = "entry-not-found"
+    status = "NOT_FOUND"
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"the shared context has no entry {shown(key)}")
+        self.key = key
+
+    def details(self) -> dict[str, str]:
+        return {"key": self.key}
+
+
+class ContextEnded(BusError):
+    """A shared context is over, and with it its entries: those who watch it hear no more of it."""
+
+    reason = "context-ended"
+    status = "NOT_FOUND"
+
+
+class RevisionConflict(BusError):
+    """An entry of a shared context has another revision than the expected one: nothing was changed.
+
+    Attributes:
+        key: Key of the entry.
+        revision: Its present revision; 0 where there is no entry.
+    """
+
+    act = "refuse"
+    reason = "revision-conflict"
+    status = "ABORTED"
+
+    def __init__(self, key: str, expected: int, revision: int) -> None:
+        is_now = f"is of revision {revision:,}" if revision else "is not there"
+        wanted = f"revision {expected:,} was expected" if expected else "none was expected"
+        super().__init__(f"the entry {shown(key)} {is_now}; {wanted}")
+        self.key = key
+        self.revision = revision
+
+    def details(self) -> dict[str, str]:
+        return {"key": self.key, "revision": str(self.revision)}
 
 
 class ResourceExhausted(BusError):
@@ -681,5 +734,5 @@ def _seconds(text: str) -> float | str:
         return text
 
 
-_RESTORED: dict[str, Callable[[str], object]] = {"bytes": _whole, "seconds": _seconds}
+_RESTORED: dict[str, Callable[[str], object]] = {"bytes": _whole, "revision": _whole, "seconds": _seconds}
 """How an attribute whose name ends so comes back from text."""

@@ -9,12 +9,16 @@ Each conversation with each sender has a history of its own, cut to the last `ma
 
 import os
 import sys
+import time
 from collections import OrderedDict
+from datetime import datetime
 
 import gagent_py
 
 MAX_CONVERSATIONS = 1000  # Beyond that the one that was quiet for the longest is forgotten.
-TIMEOUT_S = 60  # For one call; the library tries twice more when the server is busy.
+TIMEOUT_S = (
+    100  # For one question: below the 120 s that `gagent run` waits. The library tries once more when a call fails.
+)
 
 
 class Assistant(gagent_py.Agent):
@@ -28,7 +32,7 @@ class Assistant(gagent_py.Agent):
             import openai  # noqa: PLC0415  # Not needed for the echo.
         except ImportError:
             sys.exit("llm: the openai package is missing. Install it: pip install 'gagent-grpc[llm]'")
-        self.client = openai.OpenAI(timeout=TIMEOUT_S)
+        self.client = openai.OpenAI(max_retries=1)
         print(f"llm: answers with {self.model} at {self.client.base_url.host}", file=sys.stderr)
         return self.noop()
 
@@ -40,8 +44,11 @@ class Assistant(gagent_py.Agent):
         if self.client is None:
             return self.reply(msg, "inform", f"(echo: no OPENAI_API_KEY) {msg.content}")
         key = (msg.sender, msg.conversation_id)
+        left = time_left(msg)
+        if left <= 0:
+            return self.reply(msg, "failure", "timeout: its reply-by had passed before its turn came")
         try:
-            text = self.ask_model(self.histories.get(key, []), msg.content)
+            text = self.ask_model(self.histories.get(key, []), msg.content, left)
         except Exception as error:
             # Only its kind: what a vendor's error says may hold a part of the key.
             print(f"llm: the model failed: {error}", file=sys.stderr)
@@ -51,12 +58,13 @@ class Assistant(gagent_py.Agent):
         self.remember(key, msg.content, text)
         return self.reply(msg, "inform", text)
 
-    def ask_model(self, history, question):
+    def ask_model(self, history, question, left):
         messages = [{"role": "system", "content": self.system_prompt}] if self.system_prompt else []
         for earlier, answer in history:
             messages += [{"role": "user", "content": earlier}, {"role": "assistant", "content": answer}]
         messages.append({"role": "user", "content": question})
-        done = self.client.chat.completions.create(model=self.model, max_tokens=self.max_tokens, messages=messages)
+        client = self.client.with_options(timeout=left / 2)
+        done = client.chat.completions.create(model=self.model, max_tokens=self.max_tokens, messages=messages)
         return (done.choices[0].message.content or "").strip()
 
     def remember(self, key, question, answer):
@@ -64,6 +72,13 @@ class Assistant(gagent_py.Agent):
         self.histories[key] = turns[-self.max_history :] if self.max_history else []
         if len(self.histories) > MAX_CONVERSATIONS:
             self.histories.popitem(last=False)
+
+
+def time_left(msg):
+    """Return the seconds in which an answer is of use."""
+    if not msg.reply_by:
+        return TIMEOUT_S
+    return min(TIMEOUT_S, datetime.fromisoformat(msg.reply_by).timestamp() - time.time() - 0.5)
 
 
 Assistant().run()

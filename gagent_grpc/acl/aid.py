@@ -98,30 +98,6 @@ def encode_name(name: str) -> str:
     return "".join(chr(b) if chr(b) in _PLAIN else f"={b:02x}" for b in name.encode())
 
 
-def decode_name(text: str) -> str:
-    """Return the name of which ``text`` is the encoded form.
-
-    Raises:
-        InvalidName: ``text`` was not made by `encode_name`.
-    """
-    out = bytearray()
-    i = 0
-    try:
-        while i < len(text):
-            if text[i] == "=":
-                out.append(int(text[i + 1 : i + 3], 16))
-                i += 3
-            else:
-                out.append(ord(text[i]))
-                i += 1
-        name = out.decode()
-    except (ValueError, UnicodeDecodeError):
-        raise InvalidName(f"encoded name {_shown(text)}: not an encoded agent name") from None
-    if encode_name(name) != text:
-        raise InvalidName(f"encoded name {_shown(text)}: not an encoded agent name")
-    return name
-
-
 # Letters and marks that show nothing (Default_Ignorable_Code_Point): with one of them, a second agent would look like
 # the first.
 _INVISIBLE = frozenset(

@@ -12,6 +12,9 @@ from typing import Any, NoReturn
 
 from gagent_grpc.errors import InvalidArgument
 
+MAX_NESTING = 500
+"""Most lists and objects in each other: fewer than any reader here can follow, so that what one takes the others read."""
+
 
 def json_text(value: Any, field: str) -> str:
     """Return ``value``, which is the value of ``field``, as JSON text.
@@ -24,15 +27,13 @@ def json_text(value: Any, field: str) -> str:
         InvalidArgument: JSON has no such value, or it is nested too deeply.
     """
     try:
-        _check_keys(value, field)
+        _check_keys(value, field, MAX_NESTING)
         text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         text.encode()
     except UnicodeEncodeError as error:
         raise InvalidArgument(f"{field}: a text has a lone surrogate; expected valid Unicode", field=field) from error
     except (TypeError, ValueError) as error:
         raise InvalidArgument(f"{field}: {error}; expected what JSON can say", field=field) from error
-    except RecursionError as error:
-        raise InvalidArgument(f"{field}: is nested too deeply", field=field) from error
     return text
 
 
@@ -40,14 +41,17 @@ def json_value(text: str, field: str) -> Any:
     """Return the value in JSON text, which is that of ``field``.
 
     Raises:
-        InvalidArgument: It is no JSON, or has a number that nothing here can hold.
+        InvalidArgument: It is no JSON, has a number that nothing here can hold, or is nested more than 500 deep.
     """
     try:
-        return json.loads(text, parse_constant=_refuse, parse_float=_finite)
+        value = json.loads(text, parse_constant=_refuse, parse_float=_finite)
     except ValueError as error:
         raise InvalidArgument(f"{field}: not JSON ({error})", field=field) from error
     except RecursionError as error:
-        raise InvalidArgument(f"{field}: is nested too deeply", field=field) from error
+        raise _too_deep(field) from error
+    if text.count("[") + text.count("{") > MAX_NESTING:
+        _check_nesting(value, field)
+    return value
 
 
 def parameters_text(parameters: Any) -> str:
@@ -74,18 +78,34 @@ def parameters_value(text: str) -> dict[str, Any]:
     return value
 
 
-def _check_keys(value: Any, field: str) -> None:
+def _too_deep(field: str) -> InvalidArgument:
+    return InvalidArgument(f"{field}: is nested too deeply; expected at most {MAX_NESTING} levels", field=field)
+
+
+def _check_nesting(value: Any, field: str) -> None:
+    level = [value]
+    for _ in range(MAX_NESTING + 1):
+        insides = [one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list)]
+        level = [inner for inside in insides for inner in inside]
+        if not level:
+            return
+    raise _too_deep(field)
+
+
+def _check_keys(value: Any, field: str, levels: int) -> None:
     # The encoder makes texts of other keys, and then what arrives is not what was given.
+    if levels < 0:
+        raise _too_deep(field)
     if isinstance(value, dict):
         for key, one in value.items():
             if not isinstance(key, str):
                 raise InvalidArgument(
                     f"{field}: a key of type {type(key).__name__}; expected texts as keys", field=field
                 )
-            _check_keys(one, field)
+            _check_keys(one, field, levels - 1)
     elif isinstance(value, list | tuple):
         for one in value:
-            _check_keys(one, field)
+            _check_keys(one, field, levels - 1)
 
 
 def _refuse(constant: str) -> NoReturn:

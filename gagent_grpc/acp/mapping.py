@@ -30,6 +30,8 @@ JSON_LANGUAGE = "json"
 FIPA_REQUEST = "fipa-request"
 TASK_ID = "X-task-id"
 """User parameter of ACL messages that are about a task: its id."""
+FAILED_ID = "X-failed-id"
+"""User parameter of a `failure` of the AMS: id of the message that failed."""
 ACCEPTED = "accepted"
 """Status of a RESPONSE that accepts, and has the answer still to come."""
 
@@ -126,7 +128,8 @@ def acp_from_acl(
     act = message.performative
     content = _value(message)
     task_id = task_id or message.user_parameters.get(TASK_ID)
-    answered = in_reply_to or message.in_reply_to
+    # What the AMS says of a message that was no ACL message, and so had no reply-with.
+    answered = in_reply_to or message.in_reply_to or message.user_parameters.get(FAILED_ID)
     entries: dict[str, Any] = {}
     if message.user_parameters.get(AUTOMATIC) == "true":
         entries[AUTOMATIC_ENTRY] = "true"

@@ -11,11 +11,14 @@ import enum
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Self
 
 from gagent_grpc.acl.aid import AgentIdentifier
+from gagent_grpc.acp.delegations import attachment_json, attachments_of, attempts_of, policy_of
 from gagent_grpc.acp.free_json import json_text, json_value
+from gagent_grpc.acp.moments import iso_text, moment_of
+from gagent_grpc.acp.tasks import Attachment, OnExecutorLost, TaskKey
 from gagent_grpc.envelope import Priority
 from gagent_grpc.errors import InvalidArgument, MissingParameter, shown
 
@@ -150,7 +153,7 @@ class ACPMessage:
         elif metadata is not None and not isinstance(metadata, ACPMetadata):
             text = f"metadata of type {_kind(metadata)}; expected ACPMetadata or an object"
             raise InvalidArgument(text, field="metadata")
-        object.__setattr__(self, "timestamp", _moment(self.timestamp))
+        object.__setattr__(self, "timestamp", moment_of(self.timestamp, "timestamp"))
         for name in self.extra:
             if name in _FIELDS:
                 raise InvalidArgument(f"extra has {name!r}, which is a field of its own", field="extra")
@@ -204,7 +207,7 @@ class ACPMessage:
             if isinstance(value, ACPMetadata):
                 value = value.to_dict()
             elif isinstance(value, datetime):
-                value = _iso(value)
+                value = iso_text(value)
             found[name] = str(value) if name == "type" else value
         return {**found, **self.extra}
 
@@ -256,7 +259,7 @@ _FIELDS = ("id", "type", "source", "target", "content", "metadata", "timestamp",
 
 @dataclass(frozen=True, slots=True)
 class DelegateMessage:
-    """Content of a DELEGATE: the task that is handed over."""
+    """Content of a DELEGATE: the task that is handed over. It makes the same task as `Agent.delegate` with these values."""
 
     task_id: str = ""
     """Identity of the task, unique for the delegator. Empty: one is made when it is sent."""
@@ -266,14 +269,34 @@ class DelegateMessage:
     """Arguments: a JSON object."""
     callback_url: str | None = None
     """Carried unchanged and fetched by nobody; None for none."""
+    deadline: datetime | None = None
+    """When the task expires, aware; None for with the message, or with its parent."""
+    on_executor_lost: OnExecutorLost = OnExecutorLost.FAIL
+    """What happens when its executor is lost; `fail` or `redeliver` in the JSON form."""
+    max_attempts: int = 0
+    """Most attempts; 0 for 1, and 3 where it is handed over again."""
+    parent: TaskKey | None = None
+    """Task that the sender works on and that this one comes of; `parent_delegator` and `parent_task_id` in the JSON form."""
+    attachments: tuple[Attachment, ...] = ()
+    """What belongs to it and lies elsewhere."""
 
     def to_content(self) -> dict[str, Any]:
-        """Return the content that says so; no parameters and no URL stay absent."""
+        """Return the content that says so; what is not said stays absent."""
         found: dict[str, Any] = {"task_id": self.task_id, "description": self.task_description}
         if self.parameters:
             found["parameters"] = dict(self.parameters)
         if self.callback_url is not None:
             found["callback_url"] = self.callback_url
+        if self.deadline is not None:
+            found["deadline"] = iso_text(self.deadline)
+        if self.on_executor_lost is not OnExecutorLost.FAIL:
+            found["on_executor_lost"] = str(self.on_executor_lost)
+        if self.max_attempts:
+            found["max_attempts"] = self.max_attempts
+        if self.parent is not None:
+            found["parent_delegator"], found["parent_task_id"] = self.parent
+        if self.attachments:
+            found["attachments"] = [attachment_json(one) for one in self.attachments]
         return found
 
     def to_message(self, target: str | None = None, **fields: Any) -> ACPMessage:
@@ -298,11 +321,25 @@ class DelegateMessage:
             ("description", description, str),
             ("parameters", parameters, Mapping),
             ("callback_url", content.get("callback_url"), str),
+            ("parent_delegator", content.get("parent_delegator"), str),
+            ("parent_task_id", content.get("parent_task_id"), str),
         ):
             if value is not None and not isinstance(value, expected):
                 what = "an object" if expected is Mapping else "text"
                 raise InvalidArgument(f"{name} of type {_kind(value)}; expected {what}", field=f"content.{name}")
-        return cls(content.get("task_id") or "", description or "", parameters or {}, content.get("callback_url"))
+        lost, attempts, attachments = map(content.get, ("on_executor_lost", "max_attempts", "attachments"))
+        parent = (content.get("parent_delegator") or "", content.get("parent_task_id") or "")
+        return cls(
+            content.get("task_id") or "",
+            description or "",
+            parameters or {},
+            content.get("callback_url"),
+            moment_of(content.get("deadline"), "content.deadline"),
+            OnExecutorLost.FAIL if lost is None else policy_of(lost, "content.on_executor_lost"),
+            0 if attempts is None else attempts_of(attempts, "content.max_attempts"),
+            TaskKey(*parent) if any(parent) else None,
+            () if attachments is None else attachments_of(attachments, "content.attachments"),
+        )
 
 
 def error_content(code: str, text: str, task_id: str | None = None) -> dict[str, Any]:
@@ -324,30 +361,3 @@ def _is_number(value: object) -> bool:
 def _text_or_none(value: object, name: str) -> None:
     if value is not None and not isinstance(value, str):
         raise InvalidArgument(f"{name} of type {_kind(value)}; expected text", field=name)
-
-
-def _moment(value: object) -> datetime | None:
-    if value is None:
-        return None
-    if isinstance(value, str):
-        written = value
-        try:
-            value = datetime.fromisoformat(written)
-        except ValueError as error:
-            text = f"timestamp {shown(written)}; expected ISO 8601 with a zone, such as 2026-03-01T10:00:00.123Z"
-            raise InvalidArgument(text, field="timestamp") from error
-    if not isinstance(value, datetime):
-        raise InvalidArgument(
-            f"timestamp of type {_kind(value)}; expected an aware datetime or text", field="timestamp"
-        )
-    if value.tzinfo is None:
-        raise InvalidArgument(
-            f"timestamp {value.isoformat()} has no time zone; expected one, such as Z", field="timestamp"
-        )
-    return value.astimezone(UTC)
-
-
-def _iso(moment: datetime) -> str:
-    """Return a moment in UTC with as many digits of the second as it needs: none, three or six."""
-    digits = "seconds" if not moment.microsecond else "microseconds" if moment.microsecond % 1000 else "milliseconds"
-    return moment.astimezone(UTC).isoformat(timespec=digits).replace("+00:00", "Z")

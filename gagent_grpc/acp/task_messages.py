@@ -9,6 +9,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from gagent_grpc.acp.tasks import Attachment, OnExecutorLost, TaskKey
+
 
 class TaskMessageKind(enum.IntEnum):
     """Kinds of ACP messages that are about a task; the values are those of the wire."""
@@ -56,6 +58,14 @@ class TaskMessage:
     """0 for the first one."""
     delegator: str = ""
     """`name@platform`; "" for the source of the message."""
+    deadline: float = 0.0
+    """When the task expires, in Unix seconds; 0.0 where that is not said."""
+    on_executor_lost: OnExecutorLost = OnExecutorLost.FAIL
+    max_attempts: int = 0
+    """0 for 1 with FAIL and 3 with REDELIVER."""
+    parent: TaskKey | None = None
+    """Task that it comes of; None for none."""
+    attachments: tuple[Attachment, ...] = ()
     ttl_seconds: float | None = None
     """Seconds from its acceptance after which the message, and so the task, is of no use; None for what the message says."""
     status: str = ""

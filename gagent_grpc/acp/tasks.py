@@ -106,6 +106,8 @@ class TaskAttempt:
     """None while it is in force."""
     outcome: str
     """How it ended, in words, such as `completed` or `executor lost`; "" while it is in force."""
+    released: bool = False
+    """Its executor gave it back, and it does not count."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import os
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,14 +19,20 @@ from gagent_grpc.bridge.actions import MessageEvent, fail
 from gagent_grpc.bridge.child import done
 from gagent_grpc.bridge.command import script_command
 from gagent_grpc.bridge.events import CLOSE_GRACE_S, Ending, EventBehaviour
+from gagent_grpc.bridge.extension_events import ExtensionEvent
 from gagent_grpc.bridge.faults import ScriptExited, ScriptTimeout
 from gagent_grpc.bridge.framing import Answer
+from gagent_grpc.bridge.limits import ScriptLimits
 from gagent_grpc.bridge.process import ANSWER_TIMEOUT_S, STOP_GRACE_S, ScriptProcess
+from gagent_grpc.bridge.sources import SourceFiles
 from gagent_grpc.client.agent import Agent
 from gagent_grpc.errors import ScriptError
 
 START_WARNING_S = 5.0
 """How long a script may take to answer `start` before whoever started it is told."""
+
+RELOAD_WAIT_S = 10.0
+"""How long the event under way may still be answered by a script that has changed, before it is told to stop."""
 
 _TICK = {"event": "tick"}
 _logger = logging.getLogger(__name__)
@@ -75,6 +81,9 @@ class ScriptBehaviour(EventBehaviour):
         answer_timeout: float = ANSWER_TIMEOUT_S,
         grace: float = STOP_GRACE_S,
         restart: RestartPolicy | None = None,
+        limits: ScriptLimits | None = None,
+        inherit: Sequence[str] | None = None,
+        reload: bool = False,
     ) -> None:
         """Take over the agent's messages; the script is started by `start`, or by `run`.
 
@@ -94,15 +103,30 @@ class ScriptBehaviour(EventBehaviour):
             answer_timeout: Seconds that the script may take for one event.
             grace: Seconds that it may take from its `stop` event to its end.
             restart: When a script that died is started anew; once in 5 s by default.
+            limits: What it may use of the machine; no bounds by default.
+            inherit: Names of the variables of this process that it gets, as `script_environment` has it; None for all.
+            reload: Whether it is started anew when its file changes, or a Python module beside it that it imports. The
+                event under way is answered first, or, after 10 s and ``grace``, given to the new run. A change that
+                cannot run leaves the old script running, or the mail waiting for the next change.
 
         Raises:
-            ValueError: ``name`` is not the agent's own, or neither script nor command is given.
+            ValueError: ``name`` is not the agent's own, neither script nor command is given, or ``reload`` without a script.
         """
         super().__init__(agent, name, tick_ms=tick_ms)
         if script_path is None and not command:
             raise ValueError("script_path is None; expected a script, or a command that runs it")
+        if script_path is None and reload:
+            raise ValueError("reload without script_path; expected the script whose changes count")
         self._script_path = script_path
         self._command = list(command) if command else None
+        self._limits = limits
+        self._inherit = inherit
+        self._reload = reload
+        self._sources: SourceFiles | None = None
+        # The run that a changed script takes the place of: what it did not answer, its successor gets.
+        self._replaced: ScriptProcess | None = None
+        self._run_handlers: list[Callable[[], None]] = []
+        self._runs = 0
         self._env = env
         self._answer_timeout = answer_timeout
         self._grace = grace
@@ -129,6 +153,25 @@ class ScriptBehaviour(EventBehaviour):
         """Process id of the present run; None before the first."""
         return self._process.pid if self._process is not None else None
 
+    @property
+    def runs(self) -> int:
+        """How often the script was started and has answered `start`."""
+        return self._runs
+
+    @property
+    def running(self) -> bool:
+        """Whether a run of the script takes events at present."""
+        return self._open.is_set()
+
+    def on_run(self, handler: Callable[[], None]) -> Callable[[], None]:
+        """Register the decorated function; it is called when a run of the script begins or ends."""
+        self._run_handlers.append(handler)
+        return handler
+
+    def _tell_run(self) -> None:
+        for handler in self._run_handlers:
+            handler()
+
     async def start(self) -> None:
         """Start the script and wait for its answer to `start`.
 
@@ -139,7 +182,11 @@ class ScriptBehaviour(EventBehaviour):
         if command is None:
             assert self._script_path is not None
             command = script_command(self._script_path)
-        process = ScriptProcess(self.name, command, env=self._env)
+        if self._reload and self._sources is None:
+            assert self._script_path is not None
+            # Before the script is read, so that no change is missed.
+            self._sources = SourceFiles(self._script_path)
+        process = ScriptProcess(self.name, command, env=self._env, inherit=self._inherit, limits=self._limits)
         patience = asyncio.get_running_loop().call_later(START_WARNING_S, self._warn_of_silence)
         try:
             await process.start()
@@ -158,6 +205,8 @@ class ScriptBehaviour(EventBehaviour):
         finally:
             patience.cancel()
         self._process, self._started_with = process, answer
+        self._runs += 1
+        self._extensions.declare(answer.extensions)
 
     def _warn_of_silence(self) -> None:
         _logger.warning(
@@ -189,6 +238,10 @@ class ScriptBehaviour(EventBehaviour):
             await self._live(process, started_with)
             if self._deleted.is_set():
                 return Ending.DELETED
+            if process is self._replaced:
+                await self._give_up_requests("the script has changed and was started anew")
+                await self._start_changed()
+                continue
             if process.returncode == 0:
                 return Ending.STOPPED
             error = process.exit_error()
@@ -196,24 +249,58 @@ class ScriptBehaviour(EventBehaviour):
             await self._restart(error)
 
     async def _live(self, process: ScriptProcess, started_with: Answer) -> None:
-        """Serve one run of the script until it ended or deleted the agent; end it in any case."""
+        """Serve one run of the script until it ended, deleted the agent or has changed; end it in any case."""
         async with asyncio.TaskGroup() as group:
             late = group.create_task(self._take_late(process))
             ended = group.create_task(process.wait())
             deleted = group.create_task(self._deleted.wait())
+            changed = group.create_task(self._changed())
             try:
                 await self._carry_out(started_with, None)
                 if not self._deleted.is_set():
                     self._quiet_since = asyncio.get_running_loop().time()
                     self._open.set()
-                await asyncio.wait({ended, deleted}, return_when=asyncio.FIRST_COMPLETED)
+                    self._tell_run()
+                await asyncio.wait({ended, deleted, changed}, return_when=asyncio.FIRST_COMPLETED)
+                if changed.done() and not ended.done() and not deleted.done():
+                    self._open.clear()
+                    self._tell_run()
+                    self._replaced = process
+                    await process.quiet(RELOAD_WAIT_S)
+                    await process.stop(self._grace)
             finally:
                 self._open.clear()
+                self._tell_run()
                 await self.stop()
                 # Its last lines, such as what its on_stop says.
                 await done(late, CLOSE_GRACE_S)
-                for task in (late, ended, deleted):
+                for task in (late, ended, deleted, changed):
                     task.cancel()
+
+    async def _changed(self) -> None:
+        """Wait until the script has changed, and might run; for ever where nobody asked for that."""
+        if self._sources is None:
+            await asyncio.Event().wait()
+        assert self._sources is not None
+        while True:
+            names = ", ".join(path.name for path in await self._sources.changed())
+            if (defect := self._sources.defect()) is None:
+                _logger.info("%s: started anew, since %s changed", self.name, names, extra={"agent": self.name})
+                return
+            _logger.warning("%s: not started anew: %s", self.name, defect, extra={"agent": self.name})
+
+    async def _start_changed(self) -> None:
+        """Start the script that has changed; when that fails, wait for the next change."""
+        while True:
+            try:
+                await self.start()
+            except ScriptError as error:
+                _logger.warning(
+                    "%s; its mail waits for the next change of the script", error, extra={"agent": self.name}
+                )
+                await self._changed()
+            else:
+                return
 
     async def _restart(self, error: ScriptError) -> None:
         """Start the script anew.
@@ -226,7 +313,12 @@ class ScriptBehaviour(EventBehaviour):
             while self._restarts and loop.time() - self._restarts[0] > self._policy.period:
                 self._restarts.popleft()
             if len(self._restarts) >= self._policy.restarts:
-                raise error
+                if self._sources is None:
+                    raise error
+                _logger.warning("%s; its mail waits for a change of the script", error, extra={"agent": self.name})
+                await self._changed()
+                await self._start_changed()
+                return
             self._restarts.append(loop.time())
             _logger.warning("%s: started anew, since %s", self.name, getattr(error, "summary", "it did not start"))
             try:
@@ -239,6 +331,24 @@ class ScriptBehaviour(EventBehaviour):
     # ---- events ----------------------------------------------------------------------------------------------------
 
     async def _ask(self, event: MessageEvent) -> Answer | None:
+        try:
+            return await self._exchange(event)
+        except ScriptTimeout as error:
+            await fail(self.agent, event.message, f"timeout: no answer within {error.seconds:g} s")
+        except ScriptExited as error:
+            await fail(self.agent, event.message, error.summary, always=True)
+        return None
+
+    async def _ask_more(self, event: ExtensionEvent) -> Answer:
+        return await self._exchange(event)
+
+    async def _exchange(self, event: MessageEvent | ExtensionEvent) -> Answer:
+        """Give an event to the script, and to its next run when this one did not read it any more.
+
+        Raises:
+            ScriptTimeout: The script has it, and did not answer in time.
+            ScriptExited: The script had it when it ended.
+        """
         unread = 0
         while True:
             process = self._process
@@ -248,8 +358,7 @@ class ScriptBehaviour(EventBehaviour):
             except ScriptTimeout as error:
                 if error.delivered:
                     _logger.warning("%s", error)
-                    await fail(self.agent, event.message, f"timeout: no answer within {error.seconds:g} s")
-                    return None
+                    raise
                 unread += 1
                 if unread > 1:
                     # It owes a line that does not come: it hangs, or has lost count.
@@ -259,9 +368,8 @@ class ScriptBehaviour(EventBehaviour):
                 if self._stopping:
                     # Not settled, so it comes again to the next session of the agent, which closes this one.
                     await asyncio.Event().wait()
-                if error.delivered:
-                    await fail(self.agent, event.message, error.summary, always=True)
-                    return None
+                if error.delivered and process is not self._replaced:
+                    raise
                 if self._process is process:
                     self._open.clear()
                 await self._admitted()
@@ -284,7 +392,7 @@ class ScriptBehaviour(EventBehaviour):
         """Carry out what the script says too late or of its own accord, to the end of its output."""
         while (late := await process.take_late()) is not None:
             message = late.event.message if isinstance(late.event, MessageEvent) else None
-            await self._carry_out(late.answer, message)
+            await self._carry_out(late.answer, message, late.event if isinstance(late.event, ExtensionEvent) else None)
 
 
 PythonBehaviour = ScriptBehaviour

@@ -8,10 +8,33 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from gagent_grpc.errors import ScriptError
+
+ALWAYS_INHERITED = (
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "TERM",
+    "LANG",
+    "LANGUAGE",
+    "LC_*",
+    "TZ",
+    "TMPDIR",
+    "PYTHONPATH",
+    "PYTHONHOME",
+    "VIRTUAL_ENV",
+    "NODE_PATH",
+    "LD_LIBRARY_PATH",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+)
+"""Variables that a script has in any case: without them programs are not found, or speak another language."""
 
 _INTERPRETERS = {".py": (sys.executable, "-u"), ".js": ("node",), ".sh": ("bash",)}
 
@@ -34,9 +57,21 @@ def script_command(path: str | os.PathLike[str]) -> list[str]:
     return [*interpreter, str(script.absolute())]
 
 
-def script_environment(given: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the environment of a script: this process's own, with ``given`` added, and what the protocol needs."""
-    environment = {**os.environ, **(given or {})}
+def script_environment(given: Mapping[str, str] | None = None, inherit: Sequence[str] | None = None) -> dict[str, str]:
+    """Return the environment of a script: this process's own, with ``given`` added, and what the protocol needs.
+
+    Args:
+        given: Variables to add, or to have in the place of this process's own.
+        inherit: Names of this process's variables that the script has beside `ALWAYS_INHERITED`; `*` stands for
+            anything. None for all of them.
+    """
+    allowed = None if inherit is None else (*ALWAYS_INHERITED, *inherit)
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if allowed is None or any(fnmatchcase(name, pattern) for pattern in allowed)
+    }
+    environment.update(given or {})
     # The name would send a script that uses `gagent_py` to the bus by itself, were the marker lost on the way.
     environment.pop("GAGENT_NAME", None)
     environment["GAGENT_BRIDGE"] = "stdio"

@@ -1,7 +1,8 @@
 """What every event-driven agent has in common, whoever answers its events: a child process or hooks in this one.
 
 Owns: one event at a time, ticks when it is quiet, the states suspended and ended, carrying out actions. Leaves to
-others: asking (`bridge.behaviour` a script, `gagent_py._direct` hooks), what a send means (`bridge.actions`).
+others: asking (`bridge.behaviour` a script, `gagent_py._direct` hooks), what a send means (`bridge.actions`), tasks and
+ACP (`bridge.extensions`).
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ from collections.abc import Awaitable, Callable
 from gagent_grpc.acl.descriptions import LifeCycleState
 from gagent_grpc.acl.message import ACLMessage
 from gagent_grpc.bridge.actions import MessageEvent, fail, message_of, send_all
+from gagent_grpc.bridge.extension_actions import ExtensionAction
+from gagent_grpc.bridge.extension_events import ExtensionEvent
+from gagent_grpc.bridge.extensions import Extensions
 from gagent_grpc.bridge.framing import Answer, Delete, Deregister, Register, SendAction, Suspend, Wake
 from gagent_grpc.bridge.open_requests import OpenRequests, answers
 from gagent_grpc.client.agent import Agent
 from gagent_grpc.client.message import Received
-from gagent_grpc.errors import BusError, Unavailable, first_error
+from gagent_grpc.errors import BusError, ScriptError, Unavailable, first_error
 
 CLOSE_GRACE_S = 1.0
 """How long the last messages of an agent, and again its farewell, may take when it ends."""
@@ -68,6 +72,7 @@ class EventBehaviour(abc.ABC):
         self.name = agent.name
         self._tick_s = tick_ms / 1000
         self._requests = OpenRequests()
+        self._extensions = Extensions(agent, self._give)
         # Held from the moment that an event is given until its answer was carried out.
         self._turn = asyncio.Lock()
         # Set while there is somebody who answers events.
@@ -122,6 +127,7 @@ class EventBehaviour(abc.ABC):
         except* BusError as raised:
             failure = first_error(raised)
         finally:
+            await self._extensions.aclose()
             await self.aclose()
         if failure is not None:
             raise failure
@@ -137,6 +143,8 @@ class EventBehaviour(abc.ABC):
         """Tell everybody who still waits for an answer that none will come."""
         try:
             async with asyncio.timeout(CLOSE_GRACE_S):
+                # First, since that of it which concerns tasks waits for nothing.
+                await self._extensions.give_up(why)
                 for request in self._requests.take():
                     await fail(self.agent, request, why)
         except TimeoutError:
@@ -147,6 +155,14 @@ class EventBehaviour(abc.ABC):
     @abc.abstractmethod
     async def _ask(self, event: MessageEvent) -> Answer | None:
         """Give a message and return the answer; None when there is none and the sender was told."""
+
+    @abc.abstractmethod
+    async def _ask_more(self, event: ExtensionEvent) -> Answer:
+        """Give an event of an extension and return the answer.
+
+        Raises:
+            ScriptError: There is the event, and no answer to it.
+        """
 
     @abc.abstractmethod
     async def _ask_tick(self) -> Answer | None:
@@ -160,7 +176,30 @@ class EventBehaviour(abc.ABC):
                 await self._admitted()
                 answer = await self._ask(MessageEvent(message, self.name))
                 if answer is not None and not await self._carry_out(answer, message):
-                    self._requests.add(message)
+                    if answer.unreadable is None:
+                        self._requests.add(message)
+                    else:
+                        await fail(self.agent, message, f"the script's answer cannot be read: {answer.unreadable}")
+        finally:
+            self._in_hand -= 1
+            self._quiet_since = asyncio.get_running_loop().time()
+
+    async def _give(self, event: ExtensionEvent) -> None:
+        """Give an event of an extension, unless it is withdrawn before its turn, and carry out the answer.
+
+        Raises:
+            ScriptError: There is the event, and no answer to it.
+        """
+        self._in_hand += 1
+        try:
+            async with self._turn:
+                await self._admitted()
+                if not event.withdrawn:
+                    event.is_given = True
+                    answer = await self._ask_more(event)
+                    if answer.unreadable is not None:
+                        raise ScriptError(f"the script's answer cannot be read: {answer.unreadable}")
+                    await self._carry_out(answer, None, event)
         finally:
             self._in_hand -= 1
             self._quiet_since = asyncio.get_running_loop().time()
@@ -191,12 +230,15 @@ class EventBehaviour(abc.ABC):
 
     # ---- actions ---------------------------------------------------------------------------------------------------
 
-    async def _carry_out(self, answer: Answer, original: ACLMessage | None) -> bool:
+    async def _carry_out(
+        self, answer: Answer, original: ACLMessage | None, event: ExtensionEvent | None = None
+    ) -> bool:
         """Do what an answer says, in its order; what comes after a `delete` is not done any more.
 
         Args:
             answer: What was answered.
             original: The message that it answers; None for none.
+            event: The event of an extension that it answers; None for none.
 
         Returns:
             Whether the sender of ``original`` was answered.
@@ -222,7 +264,10 @@ class EventBehaviour(abc.ABC):
                 self._open.clear()
                 self._deleted.set()
                 return is_answered
-            await self._do(action)
+            if isinstance(action, ExtensionAction):
+                await self._extensions.carry_out(action, event)
+            else:
+                await self._do(action)
         if sends:
             await send_all(self.agent, sends, original)
         return is_answered

@@ -9,25 +9,25 @@ A script answers with one JSON object per line. What a line may be:
     {"actions":[{"action":"send",...},...],"id":7}         several actions, as `gagent_py` writes them
     [{"action":"send",...},{"action":"noop"}]              several actions, as a script by hand may write them
 
-`id` is optional and repeats the `id` of the event that is answered. A line that is none of these is noise: it is
+`id` is optional and repeats the `id` of the event that is answered; `extensions`, in the answer to `start`, names the
+further events that the script takes (`bridge.extension_actions`). A line that is none of these is noise: it is
 logged and counts for nothing. A line that is an answer, but holds an action that cannot be carried out, still counts
 as the answer; the action becomes a `BadAction`, which does nothing but say why.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
-import contextlib
 import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, TypeAlias
 
 from gagent_grpc.acl.descriptions import Property, ServiceDescription
 from gagent_grpc.acl.performative import Performative
+from gagent_grpc.bridge.extension_actions import EXTENSION_PARSERS, ExtensionAction, extensions_of
+from gagent_grpc.bridge.values import Unusable, content_of, encodable, kind_of, names_of, shown, text_of, time_of
 from gagent_grpc.errors import UnknownPerformative
 
 DEFAULT_MESSAGE_BYTES = 1_000_000
@@ -188,9 +188,11 @@ class BadAction:
 
     reason: str
     """What is wrong and what is expected; without the content of a message."""
+    is_whole: bool = False
+    """Whether it stands for a whole line of which nothing could be read, and not for one action that makes no sense."""
 
 
-Action: TypeAlias = Noop | SendAction | Delete | Suspend | Wake | Register | Deregister | BadAction
+Action: TypeAlias = Noop | SendAction | Delete | Suspend | Wake | Register | Deregister | ExtensionAction | BadAction
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,11 +203,18 @@ class Answer:
     """At least one."""
     id: int | str | None = None
     """The `id` of the event as the script repeats it; None when it does not."""
+    extensions: tuple[str, ...] = ()
+    """Further events that the script takes, as it says in its answer to `start`."""
 
     @property
     def idle(self) -> bool:
         """Whether no action does anything."""
         return all(isinstance(action, Noop | BadAction) for action in self.actions)
+
+    @property
+    def unreadable(self) -> str | None:
+        """Why nothing of the line could be read, so that no answer will come in its place; None when it could."""
+        return next((one.reason for one in self.actions if isinstance(one, BadAction) and one.is_whole), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +238,8 @@ def parse_line(line: bytes | OverlongLine) -> Answer | Noise | Blank:
     """Return what a script's line means. Never raises, whatever the line holds.
 
     A BOM at the beginning and a CR at the end are tolerated. The JSON is read strictly: what holds NaN, an infinity,
-    a key twice or an endless integer is a `BadAction` where it has an `action`, since its script meant to answer.
+    a key twice or an endless integer, or is nested too deeply to be read, is a `BadAction` where it has an `action`, since
+    its script meant to answer.
     """
     if isinstance(line, OverlongLine):
         return _judge_overlong(line)
@@ -245,23 +255,30 @@ def parse_line(line: bytes | OverlongLine) -> Answer | Noise | Blank:
         around = text[max(0, error.start - 8) : error.start + 8]
         return Noise(f"not UTF-8 at byte {error.start}", f"... {around.hex(' ')} ...")
     except RecursionError:
-        return Noise("JSON nested too deeply", _excerpt(text))
+        # As with a line over the limit: were an answer taken for noise, the event would wait for its time-out.
+        reason = "JSON nested too deeply"
+        return _lost(reason) if b'"action' in text else Noise(reason, _excerpt(text))
     except ValueError as error:
         return Noise(f"not JSON: {error}", _excerpt(text))
     found = _find_actions(value)
     if found is None:
         return Noise("JSON without `action`", _excerpt(text))
     if defects:
-        return Answer((BadAction(f"not strict JSON: {defects[0]}"),), _find_id(value))
-    return Answer(found or (Noop(),), _find_id(value))
+        return _lost(f"not strict JSON: {defects[0]}", _find_id(value))
+    return Answer(found or (Noop(),), _find_id(value), _find_extensions(value))
 
 
 def _judge_overlong(line: OverlongLine) -> Answer | Noise:
     # Something that begins like an answer is taken for one: were it noise, the event would wait for its time-out.
     reason = f"a line of {line.size_bytes:,} bytes is over the limit and was dropped"
     if line.head.removeprefix(_BOM).lstrip(_JSON_BLANKS)[:1] in (b"{", b"["):
-        return Answer((BadAction(reason),))
+        return _lost(reason)
     return Noise(reason, _excerpt(line.head))
+
+
+def _lost(reason: str, answered: int | str | None = None) -> Answer:
+    """Return the answer that a line meant to be, of which nothing can be carried out."""
+    return Answer((BadAction(reason, is_whole=True),), answered)
 
 
 def _load(text: str, defects: list[str]) -> Any:
@@ -275,7 +292,7 @@ def _load(text: str, defects: list[str]) -> Any:
         value: dict[str, Any] = {}
         for key, item in items:
             if key in value:
-                note(f"the key {_shown(key)} comes twice")
+                note(f"the key {shown(key)} comes twice")
             value[key] = item
         return value
 
@@ -306,13 +323,13 @@ def _find_actions(value: Any) -> tuple[Action, ...] | None:
             return None
         several = value["actions"]
         if not isinstance(several, list):
-            return (BadAction(f"`actions` is {_kind(several)}, not a list of actions"),)
+            return (BadAction(f"`actions` is {kind_of(several)}, not a list of actions"),)
     elif isinstance(value, list) and value and all(isinstance(item, dict) and "action" in item for item in value):
         several = value
     else:
         return None
     if len(several) > MAX_ACTIONS_PER_LINE:
-        return (BadAction(f"{len(several):,} actions in one line; at most {MAX_ACTIONS_PER_LINE:,}"),)
+        return (BadAction(f"{len(several):,} actions in one line; at most {MAX_ACTIONS_PER_LINE:,}", is_whole=True),)
     return tuple(_parse_action(item) for item in several)
 
 
@@ -324,60 +341,61 @@ def _find_id(value: Any) -> int | str | None:
     return None
 
 
-class _Unusable(Exception):
-    """Why an action cannot be carried out; ends the parsing of this one action."""
+def _find_extensions(value: Any) -> tuple[str, ...]:
+    return extensions_of(value[0] if isinstance(value, list) else value)
 
 
 def _parse_action(value: Any) -> Action:
     if not isinstance(value, dict) or "action" not in value:
-        return BadAction(f"an entry of `actions` is {_kind(value)}, not an object with `action`")
+        return BadAction(f"an entry of `actions` is {kind_of(value)}, not an object with `action`")
     word = value["action"]
     parse = _PARSERS.get(word) if isinstance(word, str) else None
     if parse is None:
-        return BadAction(f"unknown action {_shown(word)}; expected one of: {', '.join(_PARSERS)}")
+        usual = ", ".join(_USUAL)
+        return BadAction(f"unknown action {shown(word)}; expected one of: {usual}, or one about tasks or ACP")
     try:
         return parse(value)
-    except _Unusable as error:
+    except Unusable as error:
         return BadAction(f"{word}: {error}")
 
 
 def _parse_send(value: dict[str, Any]) -> SendAction:
     message = value.get("msg")
-    to = _names(value, "to")
+    to = names_of(value, "to")
     if message is None:
-        raise _Unusable("missing `msg`" if to else "missing `to`")
+        raise Unusable("missing `msg`" if to else "missing `to`")
     if not isinstance(message, dict):
-        raise _Unusable(f"`msg` is {_kind(message)}, not an object")
-    receivers = _names(message, "receivers")
+        raise Unusable(f"`msg` is {kind_of(message)}, not an object")
+    receivers = names_of(message, "receivers")
     # As on the wire, the receivers of the body say where it goes when nothing else does.
     to = to or receivers
     if not to:
-        raise _Unusable("missing `to`")
-    act = _text(message, "performative")
+        raise Unusable("missing `to`")
+    act = text_of(message, "performative")
     if act is None:
-        raise _Unusable("missing `msg.performative`")
+        raise Unusable("missing `msg.performative`")
     try:
         performative = Performative.parse(act)
     except UnknownPerformative as error:
-        raise _Unusable(f"unknown performative {_shown(act)}; expected one of: {error.expected}") from None
+        raise Unusable(f"unknown performative {shown(act)}; expected one of: {error.expected}") from None
     return SendAction(
         to=to,
         performative=performative,
-        content=_content(message),
+        content=content_of(message),
         receivers=receivers,
-        reply_to=_names(message, "reply_to"),
-        language=_text(message, "language"),
-        encoding=_text(message, "encoding"),
-        ontology=_text(message, "ontology"),
-        protocol=_text(message, "protocol"),
-        conversation_id=_text(message, "conversation_id"),
-        reply_with=_text(message, "reply_with"),
-        in_reply_to=_text(message, "in_reply_to"),
-        reply_by=_time(message, "reply_by"),
+        reply_to=names_of(message, "reply_to"),
+        language=text_of(message, "language"),
+        encoding=text_of(message, "encoding"),
+        ontology=text_of(message, "ontology"),
+        protocol=text_of(message, "protocol"),
+        conversation_id=text_of(message, "conversation_id"),
+        reply_with=text_of(message, "reply_with"),
+        in_reply_to=text_of(message, "in_reply_to"),
+        reply_by=time_of(message, "reply_by"),
         user_parameters={
             key: text
             for key in message
-            if key[:2] in ("X-", "x-") and (text := _text(message, _encodable(key, "a key of `msg`"))) is not None
+            if key[:2] in ("X-", "x-") and (text := text_of(message, encodable(key, "a key of `msg`"))) is not None
         },
     )
 
@@ -385,7 +403,7 @@ def _parse_send(value: dict[str, Any]) -> SendAction:
 def _parse_register(value: dict[str, Any]) -> Register:
     services = value.get("services")
     if not isinstance(services, list) or not services:
-        raise _Unusable("`services` must be a list with at least one service")
+        raise Unusable("`services` must be a list with at least one service")
     return Register(tuple(_service(item) for item in services))
 
 
@@ -393,27 +411,27 @@ def _service(value: Any) -> ServiceDescription:
     if isinstance(value, str):
         value = {"type": value}
     if not isinstance(value, dict):
-        raise _Unusable(f"an entry of `services` is {_kind(value)}, not a service type or an object with `type`")
-    type_ = _text(value, "type")
+        raise Unusable(f"an entry of `services` is {kind_of(value)}, not a service type or an object with `type`")
+    type_ = text_of(value, "type")
     if not type_:
-        raise _Unusable("a service without `type`")
+        raise Unusable("a service without `type`")
     properties = value.get("properties") or {}
     if not isinstance(properties, dict):
-        raise _Unusable(f"`properties` is {_kind(properties)}, not an object")
+        raise Unusable(f"`properties` is {kind_of(properties)}, not an object")
     return ServiceDescription(
-        name=_text(value, "name"),
+        name=text_of(value, "name"),
         type=type_,
-        protocols=frozenset(_names(value, "protocols")),
-        ontologies=frozenset(_names(value, "ontologies")),
-        languages=frozenset(_names(value, "languages")),
-        ownership=_text(value, "ownership"),
+        protocols=frozenset(names_of(value, "protocols")),
+        ontologies=frozenset(names_of(value, "ontologies")),
+        languages=frozenset(names_of(value, "languages")),
+        ownership=text_of(value, "ownership"),
         properties=tuple(
-            Property(_encodable(key, "a key of `properties`"), _text(properties, key)) for key in properties
+            Property(encodable(key, "a key of `properties`"), text_of(properties, key)) for key in properties
         ),
     )
 
 
-_PARSERS: dict[str, Callable[[dict[str, Any]], Action]] = {
+_USUAL: dict[str, Callable[[dict[str, Any]], Action]] = {
     "noop": lambda _: Noop(),
     "send": _parse_send,
     "delete": lambda _: Delete(),
@@ -422,86 +440,9 @@ _PARSERS: dict[str, Callable[[dict[str, Any]], Action]] = {
     "register": _parse_register,
     "deregister": lambda _: Deregister(),
 }
-
-
-def _encodable(text: str, what: str) -> str:
-    # JSON can write half a surrogate pair, which is no character: it could not be encoded on its way to the bus.
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        raise _Unusable(f"{what} holds a lone surrogate") from None
-    return text
-
-
-def _text(holder: Mapping[str, Any], key: str) -> str | None:
-    value = holder.get(key)
-    if value is None:
-        return None
-    if not isinstance(value, str):
-        raise _Unusable(f"`{key}` is {_kind(value)}, not a text")
-    return _encodable(value, f"`{key}`")
-
-
-def _names(holder: Mapping[str, Any], key: str) -> tuple[str, ...]:
-    value = holder.get(key)
-    if value is None:
-        return ()
-    names = value if isinstance(value, list) else [value]
-    for name in names:
-        if not isinstance(name, str) or not name:
-            raise _Unusable(f"`{key}` holds {_kind(name)}; expected a name or a list of names")
-        _encodable(name, f"`{key}`")
-    return tuple(dict.fromkeys(names))
-
-
-def _content(message: Mapping[str, Any]) -> str | bytes | None:
-    text = _text(message, "content")
-    encoded = _text(message, "content_base64")
-    if encoded is None:
-        return text
-    if text is not None:
-        raise _Unusable("`content` and `content_base64` exclude each other")
-    try:
-        return base64.b64decode(encoded, validate=True)
-    except (binascii.Error, ValueError):
-        raise _Unusable("`content_base64` is not base64") from None
-
-
-def _time(message: Mapping[str, Any], key: str) -> datetime | None:
-    text = _text(message, key)
-    if text is None:
-        return None
-    with contextlib.suppress(ValueError, OverflowError):
-        time = datetime.fromisoformat(text)
-        if time.tzinfo is not None:
-            # In UTC, as it travels: the last hours of the year 9999 elsewhere are beyond what can be said there.
-            return time.astimezone(UTC)
-    raise _Unusable(f"`{key}` is {_shown(text)}; expected ISO 8601 with a zone, such as 2026-12-31T23:59:59Z")
-
-
-def _kind(value: Any) -> str:
-    """Name the JSON type of a value; the value itself may be the content of a message."""
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "a boolean"
-        case int() | float():
-            return "a number"
-        case "":
-            return "an empty text"
-        case str():
-            return "a text"
-        case list():
-            return "a list"
-        case _:
-            return "an object"
-
-
-def _shown(value: Any) -> str:
-    if not isinstance(value, str):
-        return _kind(value)
-    return ascii(value if len(value) <= 40 else value[:37] + "...")
+_PARSERS: dict[str, Callable[[dict[str, Any]], Action]] = {**_USUAL, **EXTENSION_PARSERS}
+ACTIONS = tuple(_PARSERS)
+"""Words of all actions."""
 
 
 def _excerpt(line: bytes) -> str:

@@ -17,7 +17,7 @@ import logging
 import os
 import signal
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
@@ -36,6 +36,9 @@ from gagent_grpc.bridge.framing import (
     max_line_bytes,
     parse_line,
 )
+from gagent_grpc.bridge.guard import Guard
+from gagent_grpc.bridge.limits import ScriptLimits
+from gagent_grpc.bridge.settling import Settling
 from gagent_grpc.errors import ScriptError
 
 ANSWER_TIMEOUT_S = 120.0
@@ -52,8 +55,6 @@ DRAIN_S = 0.5
 """How long the readers may take after the child's end, where a stranger keeps its pipes open."""
 EOF_TO_EXIT_S = 2.0
 """How long a script may live on after it closed its stdout."""
-SETTLE_S = 0.01
-"""Pause after an answer without id, so that a second line for the same event is not taken for the next one's."""
 MAX_LATE_ANSWERS = 64
 """Late and unsolicited lines that wait to be taken; when there are more, the child's output is not read."""
 
@@ -83,8 +84,10 @@ class ScriptProcess:
         command: Sequence[str],
         *,
         env: Mapping[str, str] | None = None,
+        inherit: Sequence[str] | None = None,
         cwd: str | os.PathLike[str] | None = None,
         line_limit: int | None = None,
+        limits: ScriptLimits | None = None,
     ) -> None:
         """Prepare the script; nothing runs before `start`.
 
@@ -92,15 +95,20 @@ class ScriptProcess:
             name: Name of the agent, for logs and errors.
             command: Program and arguments, as `script_command` makes them; no shell reads them.
             env: Environment variables to add to this process's own.
+            inherit: Names of the variables of this process that it gets, as `script_environment` has it; None for all.
             cwd: Working folder; this process's own by default.
             line_limit: Longest line of the script, in bytes; by default the one for messages of 1,000,000 bytes.
+            limits: What it may use of the machine; no bounds by default.
         """
         self.name = name
         self._command = list(command)
         self._env = env
+        self._inherit = inherit
+        self._limits = limits or ScriptLimits()
         self._cwd = cwd
         self._line_limit = max_line_bytes() if line_limit is None else line_limit
         self._child: Child | None = None
+        self._guard = Guard(None)
         self._readers: list[asyncio.Task[None]] = []
         self._watcher: asyncio.Task[None] | None = None
         self._ended = asyncio.Event()
@@ -113,7 +121,9 @@ class ScriptProcess:
         self._awaited: _Outstanding | None = None
         self._owed: _Outstanding | None = None
         self._answered: _Outstanding | None = None
+        self._settling = Settling()
         self._settled_at = 0.0
+        self._resettled = asyncio.Event()
         self._late: deque[tuple[LateAnswer, int]] = deque()
         self._late_bytes = 0
         self._late_changed = asyncio.Event()
@@ -164,17 +174,34 @@ class ScriptProcess:
         """Start the process. The script says by its answer to the `start` event whether it is well.
 
         Raises:
-            ScriptError: The program cannot be started.
+            ScriptError: The program cannot be started, or a limit cannot be set.
             RuntimeError: It was started before; another run needs another object.
         """
         if self._child is not None:
             raise RuntimeError(f"{self.name}: a ScriptProcess runs once")
         loop = asyncio.get_running_loop()
+        self._guard = Guard.post()
+        try:
+            self._child = child = await self._spawn(loop)
+        except BaseException:
+            self._guard.dismiss()
+            raise
+        self._guard.watch(child.pid)
+        self._readers = [
+            asyncio.create_task(self._read_answers(child.stdout), name=f"{self.name}: stdout"),
+            asyncio.create_task(self._last_words.read(child.stderr), name=f"{self.name}: stderr"),
+        ]
+        self._watcher = asyncio.create_task(self._watch(child), name=f"{self.name}: watch")
+        _logger.info("%s: script started, pid %d", self.name, child.pid, extra={"agent": self.name})
+        # Last: when it is refused, `aclose` finds everything that there is to end.
+        self._limits.apply(child.pid)
+
+    async def _spawn(self, loop: asyncio.AbstractEventLoop) -> Child:
         try:
             _, child = await loop.subprocess_exec(
                 lambda: Child(CHUNK_BYTES, loop),
                 *self._command,
-                env=script_environment(self._env),
+                env=script_environment(self._env, self._inherit),
                 cwd=self._cwd,
                 # A session, and so a process group, of its own: Ctrl-C at the terminal does not reach the script, and
                 # everything that it starts can be killed with it.
@@ -185,13 +212,7 @@ class ScriptProcess:
             raise ScriptError(f"{self.name}: cannot start {missing!r}: there is no such program or folder") from error
         except (OSError, ValueError) as error:
             raise ScriptError(f"{self.name}: cannot start {self._command[0]!r}: {error}") from error
-        self._child = child
-        self._readers = [
-            asyncio.create_task(self._read_answers(child.stdout), name=f"{self.name}: stdout"),
-            asyncio.create_task(self._last_words.read(child.stderr), name=f"{self.name}: stderr"),
-        ]
-        self._watcher = asyncio.create_task(self._watch(child), name=f"{self.name}: watch")
-        _logger.info("%s: script started, pid %d", self.name, child.pid, extra={"agent": self.name})
+        return child
 
     async def wait(self) -> int | None:
         """Wait until the script has ended and everything that it wrote has been read; return `returncode`."""
@@ -264,7 +285,11 @@ class ScriptProcess:
             child = self._running_child()
             try:
                 async with asyncio.timeout(timeout):
-                    await self._settle(child)
+                    if self._owed is not None:
+                        await self._owed.over.wait()
+                await self._pause()
+                async with asyncio.timeout(timeout):
+                    await self._drain(child)
             except TimeoutError:
                 raise ScriptTimeout(self.name, kind, timeout, delivered=False) from None
             self._running_child()
@@ -291,6 +316,14 @@ class ScriptProcess:
                 raise self.exit_error(delivered=True)
             return outstanding.answer
 
+    async def quiet(self, timeout: float) -> bool:
+        """Wait until no line is owed, for ``timeout`` seconds; return whether none is. No exchange is held back."""
+        if (outstanding := self._awaited or self._owed) is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout):
+                    await outstanding.over.wait()
+        return not self.owes
+
     async def take_late(self) -> LateAnswer | None:
         """Return the next late or unsolicited line that does something; wait for one; None after the script's end."""
         while not self._late:
@@ -303,13 +336,18 @@ class ScriptProcess:
         self._late_changed.set()
         return late
 
-    async def _settle(self, child: Child) -> None:
-        """Wait until the script may be sent an event: it owes nothing, and has read what was sent before."""
-        if self._owed is not None:
-            await self._owed.over.wait()
-        pause = self._settled_at - asyncio.get_running_loop().time()
-        if pause > 0:
-            await asyncio.sleep(pause)
+    async def _pause(self) -> None:
+        """Wait until no second line for the event before will come any more; the pause is short, and no time-out counts it."""
+        loop = asyncio.get_running_loop()
+        while (pause := self._settled_at - loop.time()) > 0 and not self._ended.is_set():
+            # A line that comes meanwhile makes it longer or shorter.
+            self._resettled.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._resettled.wait()
+
+    async def _drain(self, child: Child) -> None:
+        """Wait until the script has read what was sent before."""
         try:
             await child.stdin.drain()
             # The transport knows some turns of the loop before the writer does, and drops what is written meanwhile.
@@ -366,7 +404,7 @@ class ScriptProcess:
             self._awaited = self._owed = None
             self._answered = outstanding
             if answer.id is None:
-                self._settled_at = asyncio.get_running_loop().time() + SETTLE_S
+                self._settle(self._settling.answered)
             outstanding.answer = answer
             outstanding.over.set()
             if not is_late:
@@ -376,8 +414,15 @@ class ScriptProcess:
             # One more line for an event that has its answer.
             event = self._answered.event
         else:
+            if answer.id is None and outstanding is None:
+                self._settle(self._settling.unsolicited)
             event = None
         self._keep_late(answer, event, size)
+
+    def _settle(self, came: Callable[[float], float]) -> None:
+        """Note that a line without id came, and how long the next event waits because of it."""
+        self._settled_at = came(asyncio.get_running_loop().time())
+        self._resettled.set()
 
     def _keep_late(self, answer: Answer, event: Mapping[str, Any] | None, size: int) -> None:
         if not answer.idle:
@@ -409,6 +454,7 @@ class ScriptProcess:
         """Let everybody know that the script has ended, and close its pipes. Repeating it does nothing."""
         if self._ended.is_set():
             return
+        self._guard.dismiss()
         for reader in self._readers:
             reader.cancel()
         if self._child is not None:
@@ -421,6 +467,7 @@ class ScriptProcess:
                 outstanding.over.set()
         self._awaited = self._owed = None
         self._late_changed.set()
+        self._resettled.set()
 
 
 @dataclass(slots=True, eq=False)

@@ -16,6 +16,7 @@ from typing import Any
 from gagent_grpc.acl.descriptions import AMSAgentDescription, LifeCycleState, ServiceDescription
 from gagent_grpc.bridge.behaviour import RestartPolicy, ScriptBehaviour
 from gagent_grpc.bridge.events import CLOSE_GRACE_S, Ending, EventBehaviour
+from gagent_grpc.bridge.limits import ScriptLimits
 from gagent_grpc.bridge.process import ANSWER_TIMEOUT_S, STOP_GRACE_S
 from gagent_grpc.client.agent import Agent
 from gagent_grpc.client.operator import Operator
@@ -63,6 +64,9 @@ class ScriptAgent:
         answer_timeout: float = ANSWER_TIMEOUT_S,
         grace: float = STOP_GRACE_S,
         restart: RestartPolicy | None = None,
+        limits: ScriptLimits | None = None,
+        inherit: Sequence[str] | None = None,
+        reload: bool = False,
     ) -> None:
         """Make the agent; nothing is connected or started before `run`.
 
@@ -83,9 +87,12 @@ class ScriptAgent:
             answer_timeout: Seconds that the script may take for one event.
             grace: Seconds that the script may take from its `stop` event to its end.
             restart: When a script that died is started anew; once in 5 s by default.
+            limits: What it may use of the machine; no bounds by default.
+            inherit: Names of the variables of this process that it gets; see `bridge.command.script_environment`.
+            reload: Whether it is started anew when it changes; see `ScriptBehaviour`.
 
         Raises:
-            ConfigurationError: Neither script nor command is given, or a command without a name.
+            ConfigurationError: Neither script nor command is given, a command without a name, or ``reload`` for a command.
             InvalidName: The name, maybe that of the file, is no agent's name.
             InvalidArgument: An endpoint is not HOST:PORT.
         """
@@ -95,6 +102,10 @@ class ScriptAgent:
             if script is None:
                 raise ConfigurationError("a command has no file to take the agent's name from; expected --name NAME")
             name = Path(script).stem
+        if reload and script is None:
+            raise ConfigurationError("a command has no file whose changes could count; expected a script with --reload")
+        self.what = str(script) if script is not None else " ".join(command or ())
+        """The script, or the command, in words."""
         self._ownership = ownership
         self._bus = bus
         self.agent = Agent(
@@ -121,6 +132,9 @@ class ScriptAgent:
             answer_timeout=answer_timeout,
             grace=grace,
             restart=restart,
+            limits=limits,
+            inherit=inherit,
+            reload=reload,
         )
         self.ready = asyncio.Event()
         """Set once the agent is active."""

@@ -6,6 +6,7 @@ Owns: which changes are events, and who is told of which. Leaves to others: the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gagent_grpc.acl.changes import AgentEventKind
@@ -88,7 +89,7 @@ class AgentEvents:
         self.log.append(AgentEvent(kind, before, after, cause, self._clock.time()))
 
     def watch(
-        self, template: AMSAgentDescription, cursor: str, *, with_ephemeral: bool
+        self, template: AMSAgentDescription, cursor: str, *, with_ephemeral: bool, caller: Sequence[str] = ()
     ) -> Watch[AgentEvent, AgentNews]:
         """Return what a stream is told from now on, or from its cursor on.
 
@@ -96,9 +97,10 @@ class AgentEvents:
             template: What is absent matches anything; its name is a local one.
             cursor: Of what was read last; "", one of another run, or one that is too old begins with a snapshot.
             with_ephemeral: Tell of ephemeral agents, too; else only of one that the template names.
+            caller: Names under which the caller is counted, as `Places.take` takes them.
 
         Raises:
-            ResourceExhausted: Too many watch.
+            ResourceExhausted: Too many watch, or too many streams of this caller.
             BusDraining: The bus is shutting down.
         """
         named = template.name is not None
@@ -121,7 +123,7 @@ class AgentEvents:
             seen = event.after or event.before
             return AgentNews(self.log.cursor(number), event.kind, seen, previous, event.cause, event.at)
 
-        reader = self.log.read(number)
+        reader = self.log.read(number, caller)
         return Watch(reader, self._snapshot(template, number, with_ephemeral) if after is None else (), tell)
 
     def _snapshot(self, template: AMSAgentDescription, number: int, with_ephemeral: bool) -> list[AgentNews]:

@@ -20,7 +20,7 @@ from gagent_grpc.bus.ports import Clock, Codec
 from gagent_grpc.bus.post import REPEATED, Post, used_id
 from gagent_grpc.config import BusLimits
 from gagent_grpc.envelope import Envelope, Outcome, Report
-from gagent_grpc.errors import InvalidArgument
+from gagent_grpc.errors import InvalidArgument, ResourceExhausted
 
 _log = logging.getLogger(__name__)
 
@@ -65,14 +65,19 @@ class Asking:
         """Send a message of one of the platform's agents, which it names as its sender, as ordinary mail to an agent.
 
         Returns:
-            Whether it is in the mailbox, or on its way into it; False when there is no room, or it is too long.
+            Whether it is in the mailbox, or on its way into it; False when there is no room.
+
+        Raises:
+            ResourceExhausted: It is longer than any message may be.
         """
         if message.sender is None:
             raise ValueError("a message of the platform names its sender")
         made = self._post.encoded(message)
         size = len(made.payload)
         if size > self._limits.max_message_bytes:
-            return False
+            raise ResourceExhausted(
+                f"the message would have {size:,} bytes, the limit is {self._limits.max_message_bytes:,}"
+            )
         account = self._post.reserve(record, size, message.sender.name)
         if account is None:
             return False

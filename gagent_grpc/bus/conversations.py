@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections import OrderedDict
 
 from gagent_grpc.acl.performative import ACTS_BY_CODE, Performative
+from gagent_grpc.bus.followed import Followed
 from gagent_grpc.bus.origins import ANONYMOUS
 from gagent_grpc.config import BusLimits, ConversationPolicy
 from gagent_grpc.envelope import Envelope
@@ -127,7 +127,10 @@ class Overdue:
 
 
 class ConversationMonitor:
-    """Follows the conversations of one node. Bounded: beyond that the one that has been idle longest is forgotten."""
+    """Follows the conversations of one node.
+
+    Bounded: beyond that, of whoever began the most the one that has been idle longest is forgotten.
+    """
 
     def __init__(self, limits: BusLimits) -> None:
         self._limits = limits
@@ -139,12 +142,9 @@ class ConversationMonitor:
         """By id and two agents, in both orders."""
         self._latest: dict[tuple[str, str], Conversation] = {}
         """By id and agent, the conversation that it came into last."""
-        # Ordered, since the first key of a plain dictionary gets dearer to find with each one deleted before it.
-        self._conversations: OrderedDict[Conversation, None] = OrderedDict()
-        """In the order of `queued_at`; one that went on since then is put in its place when its turn comes."""
+        self._conversations = Followed()
         self._deadlines: list[tuple[float, int, Conversation]] = []
         self._numbers = itertools.count()
-        self._followed = 0
 
     def __len__(self) -> int:
         return len(self._conversations)
@@ -152,7 +152,7 @@ class ConversationMonitor:
     @property
     def pairs(self) -> int:
         """Pairs of agents that are followed."""
-        return self._followed
+        return self._conversations.pairs
 
     # ---- a message comes -------------------------------------------------------------------------------------------
 
@@ -374,7 +374,8 @@ class ConversationMonitor:
             if self._is_over(conversation, now):
                 self._forget(conversation)
             else:
-                self._requeue(conversation, max(conversation.at, now if self._is_due_later(conversation, now) else 0.0))
+                at = max(conversation.at, now if self._is_due_later(conversation, now) else 0.0)
+                self._conversations.requeue(conversation, at)
 
     def _is_over(self, conversation: Conversation, now: float) -> bool:
         return conversation.at < now - self._idle and not self._is_due_later(conversation, now)
@@ -417,36 +418,25 @@ class ConversationMonitor:
 
     def _add_pair(self, conversation: Conversation, sender: str, receiver: str) -> Pair:
         pair = Pair(conversation, sender, receiver)
-        self._conversations.setdefault(conversation)
+        self._conversations.add_pair(conversation)
         conversation.pairs.append(pair)
         self._pairs[conversation.id, sender, receiver] = self._pairs[conversation.id, receiver, sender] = pair
-        self._followed += 1
         conversation.heard.setdefault(sender, 0)
-        if self._followed > self._limits.conversations:
-            self._forget_longest_idle(conversation)
+        while self.pairs > self._limits.conversations:
+            found = self._conversations.next_to_forget(conversation)
+            if found is None:
+                break
+            self._forget(found)
         return pair
 
-    def _forget_longest_idle(self, spared: Conversation) -> None:
-        while self._followed > self._limits.conversations and len(self._conversations) > 1:
-            oldest = next(iter(self._conversations))
-            if oldest is spared or oldest.at > oldest.queued_at:
-                self._requeue(oldest, oldest.at)
-            else:
-                self._forget(oldest)
-
-    def _requeue(self, conversation: Conversation, at: float) -> None:
-        conversation.queued_at = at
-        self._conversations.move_to_end(conversation)
-
     def _forget(self, conversation: Conversation) -> None:
-        del self._conversations[conversation]
+        self._conversations.remove(conversation, len(conversation.pairs))
         for pair in conversation.pairs:
             for key in ((conversation.id, pair.first, pair.second), (conversation.id, pair.second, pair.first)):
                 self._pairs.pop(key, None)
             for agent in (pair.first, pair.second):
                 if self._latest.get((conversation.id, agent)) is conversation:
                     del self._latest[conversation.id, agent]
-        self._followed -= len(conversation.pairs)
         conversation.pairs = []
 
 

@@ -43,6 +43,8 @@ MAX_URL_BYTES = 8_000
 """Longest callback URL."""
 _REDELIVERIES = 3
 """Attempts where REDELIVER names no number."""
+_LOOKED_AT = 500
+"""Tasks that a search looks at in one go, before everybody else has a turn."""
 _YEAR_10000 = 253_402_300_800.0
 
 
@@ -138,7 +140,8 @@ class Delegation:
             BusError: It is refused as it stands; as `delegate`.
         """
         now = self._clock.time()
-        deadlines = [envelope.expires_at, now + message.ttl_seconds if message.ttl_seconds is not None else 0.0]
+        ttl = now + message.ttl_seconds if message.ttl_seconds is not None else 0.0
+        deadlines = [message.deadline, envelope.expires_at, ttl]
         wish = Wish(
             address,
             message.task_id or envelope.id,
@@ -146,6 +149,10 @@ class Delegation:
             message.parameters,
             message.callback_url,
             min((one for one in deadlines if one), default=0.0),
+            message.on_executor_lost,
+            message.max_attempts,
+            message.parent,
+            message.attachments,
             priority=Priority(envelope.priority),
         )
         key, order = self._order(delegator, wish)
@@ -304,8 +311,8 @@ class Delegation:
 
     def search(
         self, caller: Caller, *, delegator: str = "", executor: str = "", states: frozenset[TaskState], before: int
-    ) -> Iterator[Task]:
-        """Return the tasks that a caller may see, newest first.
+    ) -> Iterator[Task | None]:
+        """Return the tasks that a caller may see, newest first, and None now and then while it looks on.
 
         Args:
             caller: Who asks. An agent that names neither delegator nor executor gets its own tasks, those that it delegated
@@ -321,10 +328,12 @@ class Delegation:
         delegator = self._aid(delegator, "delegator") if delegator else ""
         executor = self._aid(executor, "executor") if executor else ""
         own = caller.agent if caller.agent is not None and not (delegator or executor) else None
-        for task in self._table.newest(before=before):
+        found = self._table.newest(before=before, delegator=delegator)
+        for looked, task in enumerate(found, start=1):
+            if not looked % _LOOKED_AT:
+                yield None
             if (
-                (not delegator or task.key.delegator == delegator)
-                and (not executor or task.executor == executor)
+                (not executor or task.executor == executor)
                 and (own is None or _is_delegator(caller, task) or _is_executor(own, task))
                 and (not states or task.state in states)
                 and _may_see(caller, task)
@@ -347,13 +356,15 @@ class Delegation:
             PreconditionFailed: No input is asked for.
             InvalidArgument: The answer is no JSON.
             MessageTooLarge: It is over the message limit.
+            MailboxFull: The executor hears of it by messages, and has no room.
         """
         task = self._own(caller, delegator, task_id)
         self._check_value(answer, "answer_json")
+        task.check_asks()
         with self._store.together():
-            task.answer(answer, self._clock.time())
             if not task.leased:
                 self._letters.answer(task, answer)
+            task.answer(answer, self._clock.time())
             self._table.write(task)
         return task
 
@@ -367,10 +378,11 @@ class Delegation:
             )
         if value:
             self._check_value(value, "value_json")
+        task.check_open()
         with self._store.together():
-            task.signal(name, value, self._clock.time())
             if task.accepted and not task.leased:
                 self._letters.signal(task, name, value)
+            task.signal(name, value, self._clock.time())
             self._table.write(task)
         return task
 

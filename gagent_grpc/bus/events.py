@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
+from gagent_grpc.bus.places import Places
 from gagent_grpc.errors import BusDraining, ResourceExhausted
 
 EventT = TypeVar("EventT")
@@ -31,11 +32,11 @@ class EventLog(Generic[EventT]):
         Args:
             most: Events that are kept.
             most_size: Sum of their sizes, in whatever unit `append` is told.
-            max_readers: Readers at a time.
+            max_readers: Readers at a time; one caller may have a part of them.
         """
         self._most = most
         self._most_size = most_size
-        self._max_readers = max_readers
+        self._places = Places(max_readers, "streams that watch", "max_watches")
         # By which a cursor of an earlier run is recognised.
         self._run = secrets.token_hex(6)
         self._events: dict[int, tuple[EventT, int]] = {}
@@ -74,18 +75,21 @@ class EventLog(Generic[EventT]):
             return None
         return int(number) if self._first - 1 <= int(number) <= self.last else None
 
-    def read(self, after: int) -> Reader[EventT]:
+    def read(self, after: int, caller: Sequence[str] = ()) -> Reader[EventT]:
         """Return a reader of the events that follow; whoever takes it closes it.
 
+        Args:
+            after: Number of the event before the first one that is read.
+            caller: Names under which the caller is counted, as `Places.take` takes them.
+
         Raises:
-            ResourceExhausted: There are too many readers.
+            ResourceExhausted: There are too many readers, or too many of this caller.
             BusDraining: The log is closed.
         """
         if self.closed:
             raise BusDraining("the bus is shutting down")
-        if len(self._readers) >= self._max_readers:
-            raise ResourceExhausted(f"{len(self._readers):,} streams watch, the limit of this node (max_watches)")
-        reader = Reader(self, after)
+        self._places.take(caller)
+        reader = Reader(self, after, caller)
         self._readers.add(reader)
         return reader
 
@@ -103,8 +107,10 @@ class EventLog(Generic[EventT]):
         return [(one, self._events[one][0]) for one in range(number + 1, through + 1)]
 
     def leave(self, reader: Reader[EventT]) -> None:
-        """A reader reads no more."""
-        self._readers.discard(reader)
+        """A reader reads no more. Idempotent."""
+        if reader in self._readers:
+            self._readers.discard(reader)
+            self._places.leave(reader.caller)
 
     def close(self) -> None:
         """End every reader once it has read what there is. Idempotent."""
@@ -116,7 +122,9 @@ class EventLog(Generic[EventT]):
 class Reader(Generic[EventT]):
     """One reader of a log. Made by `EventLog.read`."""
 
-    def __init__(self, log: EventLog[EventT], after: int) -> None:
+    def __init__(self, log: EventLog[EventT], after: int, caller: Sequence[str] = ()) -> None:
+        self.caller = caller
+        """Names under which whoever reads is counted."""
         self._log = log
         self._number = after
         self._wake = asyncio.Event()

@@ -202,6 +202,31 @@ class Execution:
             self._letters.ended(task, by_executor=True)
         return task
 
+    def release(self, caller: Caller, key: TaskKey, attempt: int, reason: str, *, leaving: bool) -> Task:
+        """Give an attempt back, due or in force, so that the task is handed over again. Again for the same one is fine.
+
+        Args:
+            caller: The executor.
+            key: The task.
+            attempt: The attempt; 0 for the one that is due.
+            reason: Why, in words; "" where nothing is said.
+            leaving: The executor is about to end its session.
+
+        Raises:
+            TaskNotFound: There is no such task.
+            TaskEnded: It has ended.
+            AttemptSuperseded: The attempt is not the one that is due or in force.
+            Unauthorised: The caller never had the task.
+            StoreUnavailable: The attempt is still being written.
+        """
+        task, executor = self._worked_on(caller, key)
+        if not attempt and task.state is TaskState.SUBMITTED:
+            attempt = task.attempt
+        if not task.was_released(executor, attempt):
+            assert caller.agent is not None
+            self._endings.release(task, caller.agent, attempt, reason, self._clock.time(), leaving=leaving)
+        return task
+
     def _worked_on(self, caller: Caller, key: TaskKey) -> tuple[Task, str]:
         task, executor = self._table.get(key), _agent_of(caller)
         if not task.was_executor(executor):

@@ -145,6 +145,8 @@ class Handovers:
         """What is being written."""
         self.waiting: dict[int, Task] = {}
         """Tasks whose next attempt found nobody with room for it."""
+        self._leaving: dict[int, tuple[AgentRecord, int]] = {}
+        """Of such tasks who gave them back before it goes, and in which session: there they do not come again."""
 
     def address(self, target: str) -> str:
         """Return the normal form of whom a task is for: `name@platform` or `role:TYPE`.
@@ -202,6 +204,7 @@ class Handovers:
         """
         handover = Handover(self, task, caller, first=first)
         receiver = receiver or task.target
+        lost = lost or self._leaver(task)
         try:
             record = self._choose(task, now, lost, must_have_room=not first)
             if envelope is None:
@@ -220,7 +223,7 @@ class Handovers:
             self._post.accept(record, receiver, envelope, handover, number, now, via)
             if handover.refusal is None:
                 self._table.write(task)
-                self.waiting.pop(task.number, None)
+                self.forget(task)
         return handover
 
     def try_again(self, task: Task, now: float, *, lost: AgentRecord | None = None, again: bool = False) -> bool:
@@ -229,6 +232,28 @@ class Handovers:
             _log.info("task %s of %s goes to %s, attempt %d", *reversed(task.key), task.executor, task.attempt)
             return True
         return False
+
+    def given_back(self, task: Task, record: AgentRecord, now: float, *, leaving: bool) -> None:
+        """Hand a task on that its executor gave back, and that waits: for a role to another one that serves it.
+
+        Where there is none it waits, and comes to the same one again; with ``leaving`` not before that one has another session.
+        """
+        if leaving:
+            self._leaving[task.number] = (record, record.generation)
+        self.try_again(task, now, lost=record if leaving or task.order.address.startswith(ROLE) else None)
+
+    def forget(self, task: Task) -> None:
+        """A task waits for nobody any more."""
+        self.waiting.pop(task.number, None)
+        self._leaving.pop(task.number, None)
+
+    def _leaver(self, task: Task) -> AgentRecord | None:
+        """Return who gave a task back and is about to go; None when there is none, or it is gone."""
+        record, generation = self._leaving.get(task.number, (None, 0))
+        if record is None or record.session is None or record.generation != generation:
+            self._leaving.pop(task.number, None)
+            return None
+        return record
 
     def has_other(self, task: Task, lost: AgentRecord, now: float) -> bool:
         """Return whether somebody else than ``lost`` serves the role of a task, and has room."""
@@ -275,6 +300,7 @@ class Handovers:
             AgentNotRegistered: Nobody bears the name.
             NoProvider: Nobody who is connected serves the role.
             MailboxFull: It has no room, which is looked at here only when it must have some.
+            Unavailable: It is about to go.
         """
         address = task.order.address
         record: AgentRecord | None
@@ -285,6 +311,8 @@ class Handovers:
                 raise NoProvider(service, self._roles.offered())
         else:
             record = self._ams.get(address)
+            if record is lost:
+                raise Unavailable(f"{record.aid} is about to go")
         if must_have_room and record.mailbox.full:
             raise MailboxFull(record.aid, f"{record.mailbox.messages:,} messages")
         return record
@@ -307,6 +335,7 @@ _OUTCOMES: dict[type[BusError], Outcome] = {
     NoProvider: Outcome.NO_PROVIDER,
     MailboxFull: Outcome.MAILBOX_FULL,
     MessageTooLarge: Outcome.TOO_LARGE,
+    Unavailable: Outcome.UNREACHABLE,
 }
 
 

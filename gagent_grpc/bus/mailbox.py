@@ -66,7 +66,7 @@ class Letter:
         self.suspect = False
         """Its last reader was lost with it in hand: that may have been its doing."""
         self.reprieve = 0
-        """Deliveries that it is granted beyond the bound; see `restore`."""
+        """Deliveries that it is granted beyond the bound: those that nobody failed in, and one by `restore`."""
         self.tag = 0
         """Number of the delivery in the present session; 0 while not in flight."""
 
@@ -74,6 +74,11 @@ class Letter:
     def in_reserve(self) -> bool:
         """Whether it is a notice of the platform, which counts against the reserve and not against the mailbox's bound."""
         return self.account is None
+
+    @property
+    def counted(self) -> int:
+        """Deliveries that count against the bound on them, of a letter that was delivered: at least 1."""
+        return max(1, self.attempt - self.reprieve)
 
     @property
     def size(self) -> int:
@@ -446,10 +451,12 @@ class Mailbox:
 
     # ---- changing hands --------------------------------------------------------------------------------------------
 
-    def return_in_flight(self, *, lost: bool = False) -> list[Letter]:
+    def return_in_flight(self, *, lost: bool = False, kept: Set[int] = frozenset()) -> list[Letter]:
         """Put every unsettled delivery back to the front, flagged, in order; return what the reader had in hand.
 
-        With ``lost`` the reader did not go of its own will.
+        Args:
+            lost: The reader did not go of its own will. Else these deliveries do not count: nobody failed in them.
+            kept: Sequences that the next reader goes on with, by `resume_in_flight`: those deliveries have not ended.
         """
         in_hand = [*self._in_flight.values(), *self._returned.values()]
         waiting = list(self._in_flight.values())
@@ -459,6 +466,8 @@ class Mailbox:
         for letter in waiting:
             letter.redelivered = True
             letter.suspect = lost
+            if not lost and letter.sequence not in kept:
+                letter.reprieve += 1
             letter.tag = 0
         # A reader that is gone holds no lane: its successor starts afresh, in order.
         for lane in self._held.values():
@@ -491,6 +500,14 @@ class Mailbox:
                     self._in_flight[letter.sequence] = letter
                     self._in_flight_bytes += letter.size
         return found
+
+    def pardon(self) -> None:
+        """The reader that was lost is back, so nothing that waits was its end: those deliveries do not count."""
+        for queue in self._queues:
+            for letter in queue:
+                if letter.suspect:
+                    letter.suspect = False
+                    letter.reprieve += 1
 
     def expire(self, now: float, accepted_before: float) -> list[Letter]:
         """Remove and return letters, not in flight, whose time is over or that were accepted too long ago."""

@@ -7,6 +7,7 @@ message (`bus.subscriptions`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gagent_grpc.acl.changes import DescriptionEventKind
@@ -91,7 +92,9 @@ class Offers:
         self.log.append(change, sum(check_size(one) for one in (before, after) if one is not None))
         return change
 
-    def watch(self, template: DFAgentDescription, cursor: str) -> Watch[OfferChange, OfferNews]:
+    def watch(
+        self, template: DFAgentDescription, cursor: str, caller: Sequence[str] = ()
+    ) -> Watch[OfferChange, OfferNews]:
         """Return what a stream is told from now on, or from its cursor on.
 
         An event says what was found before it and after it, so what a stream saw need not be remembered for it.
@@ -100,10 +103,11 @@ class Offers:
             template: What is absent matches anything.
             cursor: Of what was read last; "", one of another run, or one that is too old begins with the current
                 matches.
+            caller: Names under which the caller is counted, as `Places.take` takes them.
 
         Raises:
             UnrecognisedParameterValue: The template is over a limit.
-            ResourceExhausted: Too many watch.
+            ResourceExhausted: Too many watch, or too many streams of this caller.
             BusDraining: The bus is shutting down.
         """
         check_size(template)
@@ -117,7 +121,7 @@ class Offers:
             kind, description = told
             return OfferNews(self.log.cursor(number), kind, description, change.cause, change.at)
 
-        reader = self.log.read(number)
+        reader = self.log.read(number, caller)
         return Watch(reader, self._snapshot(template, number) if after is None else (), tell)
 
     def _snapshot(self, template: DFAgentDescription, number: int) -> list[OfferNews]:

@@ -17,6 +17,7 @@ from gagent_grpc.bus.agent_events import AgentEvents
 from gagent_grpc.bus.ams import AgentManagementSystem
 from gagent_grpc.bus.asking import Asking
 from gagent_grpc.bus.callers import Caller, Callers
+from gagent_grpc.bus.contexts import Contexts
 from gagent_grpc.bus.dead_letters import DeadLetters
 from gagent_grpc.bus.dedupe import Dedupe
 from gagent_grpc.bus.df import DirectoryFacilitator
@@ -81,7 +82,8 @@ class Platform:
         self._callers = Callers(self.ams)
         self._events = AgentEvents(self.ams, clock, limits)
         offers = Offers(self.ams, self.df, clock, limits)
-        self.subscriptions = Subscriptions(self.ams, offers, self.asking.tell, per_agent=limits.df_subscriptions)
+        per_agent = limits.df_subscriptions
+        self.subscriptions = Subscriptions(self.ams, offers, self.asking.tell, store, per_agent=per_agent)
         self._registrations = Registrations(
             self.ams,
             self.df,
@@ -99,6 +101,8 @@ class Platform:
             limits,
         )
         self._registrations.tasks = self.tasks
+        self.contexts = Contexts(self.ams, self.post.participation, self.tasks, store, clock, limits)
+        self._registrations.contexts = self.contexts
         self._sessions = Sessions(
             self.ams,
             self.df,
@@ -124,6 +128,7 @@ class Platform:
             self._dedupe,
             self.dead_letters,
             self.tasks,
+            self.contexts,
             store,
             clock,
             limits,
@@ -212,9 +217,11 @@ class Platform:
             max_deliveries=self.limits.max_deliveries,
         )
         self._callers.restore()
+        self.subscriptions.restore(stored.subscriptions)
         self._rerouting.restored()
         self._events.restore()
         self.tasks.restore(stored.tasks)
+        self.contexts.restore(stored.contexts, stored.context_revision)
         del stored
         limits = self.limits
         shortest = min(limits.heartbeat_interval, limits.resume_grace, limits.task_lease, limits.task_cancel_grace, 4.0)

@@ -193,6 +193,17 @@ class StoredDescription:
     """Unix seconds; infinite without a lease."""
 
 
+@dataclass(frozen=True, slots=True)
+class StoredSubscription:
+    """What a store keeps of one subscription with the DF by ACL message: how its end is told to the subscriber."""
+
+    name: str
+    """Local name of the subscriber."""
+    conversation: str
+    body: str
+    """A text, whose meaning is that of `bus.last_words`."""
+
+
 @dataclass(slots=True)
 class StoredTask:
     """What a store keeps of one delegated task: texts, whose meaning is that of `bus.task_records`."""
@@ -203,6 +214,33 @@ class StoredTask:
     """By name: what was delegated, its state, its checkpoint. Written apart, as they change at different times."""
     events: list[tuple[int, str]] = field(default_factory=list)
     """Sequence and text, by sequence, rising."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEntry:
+    """One entry of a shared context, or what is remembered of one that was removed."""
+
+    key: str
+    revision: int
+    author: str
+    """Who put or removed it, `name@platform`."""
+    at: float
+    """When, in Unix seconds."""
+    value: str
+    """JSON text; "" when it was removed."""
+    removed: bool = False
+
+
+@dataclass(slots=True)
+class StoredContext:
+    """What a store keeps of one shared context."""
+
+    number: int
+    """Rising in the order of beginning."""
+    body: str
+    """Whose it is; the meaning is that of `bus.context_records`."""
+    entries: list[StoredEntry] = field(default_factory=list)
+    """By revision, rising."""
 
 
 @dataclass(slots=True)
@@ -221,12 +259,18 @@ class StoredPlatform:
     """Entries of the DF, oldest registration first."""
     topics: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Subscriptions to topics, by the local name of the agent."""
+    subscriptions: list[StoredSubscription] = field(default_factory=list)
+    """With the DF; those whose end nobody was told of."""
     dead_letters: list[StoredDeadLetter] = field(default_factory=list)
     """By number, rising."""
     next_dead_letter: int = 1
     """A number above that of every dead letter, also of those that are gone."""
     tasks: list[StoredTask] = field(default_factory=list)
     """By number, rising."""
+    contexts: list[StoredContext] = field(default_factory=list)
+    """By number, rising."""
+    context_revision: int = 0
+    """A number that no revision of a shared context that has ended is above."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,6 +350,14 @@ class Store(Protocol):
         """Write the subscriptions of an agent in the place of the former ones; none at all removes them."""
         ...
 
+    def put_subscription(self, subscription: StoredSubscription) -> None:
+        """Write a subscription with the DF, new or in the place of the one of the same agent and conversation."""
+        ...
+
+    def remove_subscription(self, name: str, conversation: str) -> None:
+        """Remove a subscription with the DF."""
+        ...
+
     def put_task(self, number: int, part: str, body: str) -> None:
         """Write one part of a delegated task, new or changed."""
         ...
@@ -320,6 +372,27 @@ class Store(Protocol):
 
     def remove_task(self, number: int) -> None:
         """Remove a task with all its parts and events. Its number is not used again while the store is open."""
+        ...
+
+    def put_context(self, number: int, body: str) -> None:
+        """Write whose a shared context is, new or changed."""
+        ...
+
+    def put_context_entry(self, number: int, entry: StoredEntry) -> None:
+        """Write an entry of a shared context, or that it was removed, in the place of the former one of its key."""
+        ...
+
+    def drop_context_entries(self, number: int, keys: Iterable[str]) -> None:
+        """Forget entries of a shared context that were removed."""
+        ...
+
+    def remove_context(self, number: int, revision: int) -> None:
+        """Remove a shared context with all its entries. Its number is not used again while the store is open.
+
+        Args:
+            number: The context.
+            revision: Its last one, which no later context may use again.
+        """
         ...
 
     def prune_keys(self, settled_before: float, keep: int) -> None:

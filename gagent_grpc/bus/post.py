@@ -27,6 +27,7 @@ from gagent_grpc.bus.dedupe import Dedupe, Key
 from gagent_grpc.bus.mailbox import RESERVE_SHARE, Account, Letter
 from gagent_grpc.bus.moderator import Ended, Moderator
 from gagent_grpc.bus.origins import ANONYMOUS, Origin, PlatformOrigin, Receipt
+from gagent_grpc.bus.participation import Participation
 from gagent_grpc.bus.ports import Clock, Codec, Commit, Store, StoredDeadLetter, StoredKey, StoredMessage
 from gagent_grpc.bus.traffic import Traffic
 from gagent_grpc.config import BusLimits
@@ -128,6 +129,8 @@ class Post:
         self.moderator = Moderator(self, ams, codec, limits, self.traffic)
         """Keeps conversations within their limits."""
         self._look = self.moderator.monitor.look
+        self.participation = Participation(ams, clock, limits)
+        """Those who have a part in a conversation."""
         self.tasks: Tasking | None = None
         """Delegated tasks, whose delegators hear by them what becomes of a DELEGATE."""
         self.stranded: Callable[[AgentRecord], None] = lambda record: None
@@ -350,6 +353,8 @@ class Post:
         self.accepted_messages += 1
         if self.traffic.watched:
             self.traffic.accepted(record.aid, letter)
+        if conversation_id := letter.envelope.conversation_id:
+            self.participation.note(conversation_id, letter.sender, record.aid, letter.accepted_at, letter.via)
         record.mailbox.put(letter)
         if record.session is not None:
             record.session.wake()
@@ -364,6 +369,8 @@ class Post:
         if letter.envelope.id and letter.sender != ANONYMOUS:
             key = (letter.sender, letter.envelope.id, addressed(record.name, letter.via))
             self._dedupe.accepted(key, letter.envelope.digest)
+        # Not noted at once, which would read what is read late otherwise.
+        self.participation.restored.setdefault(record, set()).add(letter.sequence)
         record.mailbox.put(letter)
 
     # ---- commits ---------------------------------------------------------------------------------------------------
@@ -461,7 +468,7 @@ class Post:
 
     def failed_attempts(self, record: AgentRecord, letters: Sequence[Letter]) -> None:
         """Write down how often letters were delivered that were sent back: a crash must not have them begin anew."""
-        attempts = [(letter.sequence, letter.attempt) for letter in letters if not letter.envelope.transient]
+        attempts = [(letter.sequence, letter.counted) for letter in letters if not letter.envelope.transient]
         if attempts:
             self._store.mark_attempts(record.name, attempts)
 

@@ -7,6 +7,7 @@ themselves (`bus.ams`, `bus.df`), who may do what (`bus.callers`), opening sessi
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -39,6 +40,7 @@ from gagent_grpc.errors import (
 )
 
 if TYPE_CHECKING:
+    from gagent_grpc.bus.contexts import Contexts
     from gagent_grpc.bus.tasking import Tasking
 
 _log = logging.getLogger(__name__)
@@ -84,6 +86,8 @@ class Registrations:
         self._limits = limits
         self.tasks: Tasking | None = None
         """Tasks of those who lose their names."""
+        self.contexts: Contexts | None = None
+        """Shared contexts in which they have a part."""
         self.draining = False
         """The bus is shutting down, and takes no new names."""
 
@@ -192,7 +196,12 @@ class Registrations:
         return self._ams.search(template, constraints)
 
     def watch_agents(
-        self, template: AMSAgentDescription, cursor: str = "", *, with_ephemeral: bool = False
+        self,
+        template: AMSAgentDescription,
+        cursor: str = "",
+        *,
+        with_ephemeral: bool = False,
+        caller: Sequence[str] = (),
     ) -> Watch[AgentEvent, AgentNews]:
         """Return what a stream is told of the agents that match a template; arguments and errors as `AgentEvents.watch`.
 
@@ -201,7 +210,7 @@ class Registrations:
         """
         if template.name is not None:
             template = replace(template, name=self._ams.local_name(template.name))
-        return self._events.watch(template, cursor, with_ephemeral=with_ephemeral)
+        return self._events.watch(template, cursor, with_ephemeral=with_ephemeral, caller=caller)
 
     # ---- DF --------------------------------------------------------------------------------------------------------
 
@@ -291,7 +300,9 @@ class Registrations:
         self._search_ids.note(constraints.search_id, self._clock.monotonic())
         return found
 
-    def watch_descriptions(self, template: DFAgentDescription, cursor: str = "") -> Watch[OfferChange, OfferNews]:
+    def watch_descriptions(
+        self, template: DFAgentDescription, cursor: str = "", *, caller: Sequence[str] = ()
+    ) -> Watch[OfferChange, OfferNews]:
         """Return what a stream is told of the descriptions that match a template; arguments and errors as `Offers.watch`.
 
         Raises:
@@ -299,7 +310,7 @@ class Registrations:
         """
         # Searches find no entry whose lease has ended, so nobody may be told of its end who was not told of it.
         self.expire(self._clock.time())
-        return self._offers.watch(self._own_template(template), cursor)
+        return self._offers.watch(self._own_template(template), cursor, caller)
 
     def subscribe(self, record: AgentRecord, message: ACLMessage, template: DFAgentDescription, form: Form) -> None:
         """Begin to tell an agent by ACL messages what matches a template; arguments and errors as `Subscriptions.subscribe`.
@@ -328,6 +339,7 @@ class Registrations:
         # An ephemeral name ends by itself also when its session never comes to be.
         record.detached_at = self._clock.monotonic()
         self._ams.add(record)
+        self._post.participation.taken(record.aid)
         try:
             self._store.put_agent(record.stored())
         except BusError:
@@ -351,6 +363,8 @@ class Registrations:
         self._lost.removed(record, why)
         if self.tasks is not None:
             self.tasks.removed(record, why)
+        if self.contexts is not None:
+            self.contexts.freed(record)
         for letter in record.mailbox.drain():
             self._post.give_up(
                 record, letter, f"{record.aid} is gone: {why}", reason=DeadReason.DEREGISTERED, error=why
@@ -370,13 +384,13 @@ class Registrations:
         self._events.changed(record, cause)
         self._offer_changed(record.aid, cause)
 
-    def catch_up(self) -> None:
-        """Tell subscribers what they had no room for."""
-        self._subscriptions.catch_up()
+    def tell_subscribers(self) -> None:
+        """Tell subscribers of changes that wait for them, and what they had no room for."""
+        self._subscriptions.tell_what_waits()
 
     def stop_telling(self) -> None:
         """The bus stops: end all that watches and all subscriptions. Idempotent."""
-        self._subscriptions.end_all(BusDraining("the bus has stopped, and with it the subscription; subscribe again"))
+        self._subscriptions.end_all()
         self._events.log.close()
         self._offers.log.close()
 

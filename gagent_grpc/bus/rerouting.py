@@ -91,7 +91,7 @@ class Rerouting:
         now = self._clock.time()
         for service in services:
             if service not in takers:
-                takers[service] = self._roles.least_busy(service, "", now, lost=record) is not None
+                takers[service] = self._roles.has_provider(service, now, lost=record)
         return any(takers[service] for service in services)
 
     def _move(self, record: AgentRecord, most: int, takers: dict[str, bool]) -> int:
@@ -181,6 +181,9 @@ class _Move:
             record.mailbox.put(letter)
             if record.session is not None:
                 record.session.wake()
+            else:
+                # Tried again with the next look.
+                self._post.stranded(record)
         else:
             why = f"{record.aid} is gone, and nobody else could take it: {receipt.detail}"
             self._post.give_up(record, letter, why, reason=DeadReason.DEREGISTERED)

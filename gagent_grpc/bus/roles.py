@@ -15,6 +15,8 @@ _IDLE = 600.0
 """Seconds without a message after which a conversation may go to another agent."""
 _MAX_CONVERSATIONS = 100_000
 """Conversations that are remembered; beyond that the one that has been idle longest is forgotten."""
+_MAX_TURNS = 10_000
+"""Services of which it is remembered whose turn it is; beyond that the one that was asked for longest ago begins anew."""
 _LOOKED_AT = 256
 """Agents of one service that one choice compares. Each choice goes on where the last one ended, so all get their turn."""
 
@@ -25,7 +27,8 @@ class Roles:
     def __init__(self, ams: AgentManagementSystem, df: DirectoryFacilitator) -> None:
         self._ams = ams
         self._df = df
-        self._turn = 0
+        # By service, and not one for all: who asks for two services by turns would else miss half of the agents of each.
+        self._turns: OrderedDict[str, int] = OrderedDict()
         # Agent and last message, in Unix seconds; the conversation that was idle longest is the first.
         self._conversations: OrderedDict[tuple[str, str, str], tuple[AgentRecord, float]] = OrderedDict()
 
@@ -70,12 +73,12 @@ class Roles:
         """
         chosen: AgentRecord | None = None
         fallback: AgentRecord | None = None
-        looked = 0
+        first, looked = self._turns.get(service, 0), 0
         while True:
-            count, providers = self._df.providers(service, first=self._turn + looked, most=_LOOKED_AT, now=now)
+            count, providers = self._df.providers(service, first=first + looked, most=_LOOKED_AT, now=now)
             for place, aid in providers:
-                record = self._ams.find(aid)
-                if record is None or record is lost or not record.matchable:
+                record = self._there(aid, lost)
+                if record is None:
                     continue
                 if aid == sender:
                     fallback = record
@@ -84,11 +87,25 @@ class Roles:
                     turn = place + 1
             looked += _LOOKED_AT
             if chosen is not None:
-                self._turn = turn
+                self._turns[service] = turn
+                self._turns.move_to_end(service)
+                if len(self._turns) > _MAX_TURNS:
+                    self._turns.popitem(last=False)
                 return chosen
             # All of these are away: entries of agents that are lost stay until their leases end.
             if looked >= count:
                 return fallback
+
+    def has_provider(self, service: str, now: float, *, lost: AgentRecord | None = None) -> bool:
+        """Return whether anybody but ``lost`` is there who offers a service; whose turn it is stays as it is."""
+        looked = 0
+        while True:
+            count, providers = self._df.providers(service, first=looked, most=_LOOKED_AT, now=now)
+            if any(self._there(aid, lost) is not None for _, aid in providers):
+                return True
+            looked += _LOOKED_AT
+            if looked >= count:
+                return False
 
     def offered(self) -> str:
         """Say which types of services are on offer, as the end of a sentence; "" when there are none."""
@@ -96,6 +113,11 @@ class Roles:
         if not types:
             return ""
         return f"; on offer: {', '.join(types[:5])}" + (" and others" if len(types) > 5 else "")
+
+    def _there(self, aid: str, lost: AgentRecord | None) -> AgentRecord | None:
+        """Return an agent that can be given a message now; None for one that cannot, and for ``lost``."""
+        record = self._ams.find(aid)
+        return None if record is None or record is lost or not record.matchable else record
 
     def _serves(self, record: AgentRecord, service: str, now: float) -> bool:
         there = self._ams.find(record.aid) is record and record.matchable

@@ -280,7 +280,7 @@ class Session:
                 if len(self._returned) < MAX_UNSAID_RETURNS:
                     self._returned.append(nack.sequence)
                 continue
-            if letter.attempt < self._limits.max_deliveries:
+            if letter.attempt < self._limits.max_deliveries + letter.reprieve:
                 again[nack.sequence] = now + max(0.0, nack.delay)
             else:
                 why = f"given up after {letter.attempt} deliveries" + (f": {nack.error}" if nack.error else "")
@@ -533,6 +533,8 @@ class Session:
         )
         if mailbox.exhausted:
             self._give_up_exhausted()
+        if self._post.participation.restored:
+            self._post.participation.delivered(self.record, letters)
         tag = self._tag
         for letter in letters:
             tag += 1

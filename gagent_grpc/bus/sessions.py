@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence, Set
 from dataclasses import dataclass, replace
 
 from gagent_grpc.acl.descriptions import DFAgentDescription
@@ -209,9 +209,9 @@ class Sessions:
             # hand.
             older = record.session
             older.supersede()
-            # Its client is there, and goes on with the newer one.
-            older.polite = True
-            self._release(older)
+            # Who shows the token is the same client, and goes on with the newer one. Else the older one was silent.
+            older.polite = older.polite or resumed
+            self._release(older, kept=hello.held if resumed else frozenset())
         token = self._callers.new_token(record)
         record.generation += 1
         # Never the other way round: the name, and the mail that waits under it, were meant to stay.
@@ -234,7 +234,10 @@ class Sessions:
         self._ams.invoke(record)
         self._listen(record, hello.topics)
         self._gaps.tell(record)
-        held = frozenset(record.mailbox.resume_in_flight(set(hello.held)) if resumed else ())
+        held: frozenset[int] = frozenset()
+        if resumed:
+            held = frozenset(record.mailbox.resume_in_flight(set(hello.held)))
+            record.mailbox.pardon()
         self._store.put_agent(record.stored())
         self._registrations.session_changed(record, "session opened")
         if self._store.durable:
@@ -323,15 +326,15 @@ class Sessions:
             self._rerouting.left(record, politely=session.polite and not self._registrations.draining)
             _log.info("session ended: %s, generation %d, %s", record.aid, session.generation, record.state)
 
-    def _release(self, session: Session) -> None:
-        """Take a session off its agent: what it had in hand is queued again, flagged."""
+    def _release(self, session: Session, *, kept: Set[int] = frozenset()) -> None:
+        """Take a session off its agent: what it had in hand is queued again, flagged; the next one goes on with ``kept``."""
         record = session.record
         record.session = None
-        returned = record.mailbox.return_in_flight(lost=not session.polite)
-        # What was returned by the nack of another letter has been delivered, too, though that attempt does not count.
-        kept = [(letter.sequence, max(1, letter.attempt)) for letter in returned if not letter.envelope.transient]
-        if kept:
-            self._store.mark_attempts(record.name, kept)
+        returned = record.mailbox.return_in_flight(lost=not session.polite, kept=kept)
+        # Also what nobody failed in, since it has been delivered, too.
+        attempts = [(letter.sequence, letter.counted) for letter in returned if not letter.envelope.transient]
+        if attempts:
+            self._store.mark_attempts(record.name, attempts)
 
     async def drain(self) -> None:
         """Take nothing new, tell every session, and wait until they ended or the grace is over. Idempotent.
@@ -354,8 +357,11 @@ class Sessions:
 
     def end_all(self) -> list[asyncio.Task[None]]:
         """End what is left when the bus stops; return the tasks that are to be cancelled and awaited."""
+        self._registrations.draining = True
         for session in list(self._sessions):
             session.end(BusDraining("the bus is stopping"))
+            # It is the bus that goes, and no client that is lost.
+            session.polite = True
             self.detach(session)
         self._registrations.stop_telling()
         return list(self._starts)

@@ -1,7 +1,8 @@
 """Subscriptions with the DF by ACL message (protocol fipa-subscribe, SC00035): informs about what matches, and each change.
 
 Owns: who subscribed to what and was told of what, and that a change is told once although a mailbox was full meanwhile.
-Leaves to others: what is found (`bus.offers`), the form of the contents (`bus.management`), mail (`bus.asking`).
+Leaves to others: what is found (`bus.offers`), the form of the contents (`bus.management`), mail (`bus.asking`), and what is
+said about them after the bus was killed (`bus.last_words`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from gagent_grpc.acl.message import AUTOMATIC, ACLMessage
 from gagent_grpc.acl.performative import Performative
 from gagent_grpc.bus.ams import AgentManagementSystem, AgentRecord
 from gagent_grpc.bus.df import Key, check_size, keys_of
+from gagent_grpc.bus.last_words import STOPPED, LastWords, Tell
 from gagent_grpc.bus.offers import OfferChange, Offers
+from gagent_grpc.bus.ports import Store, StoredSubscription
 from gagent_grpc.errors import (
     AgentNotRegistered,
     BusError,
@@ -42,14 +45,6 @@ _MAX_CHARS = 8_192
 _KEPT = ("content", "language", "encoding", "ontology", "protocol", "conversation_id", "reply_with")
 _ALL = ("", "")
 """Key of the subscriptions whose templates have none: any change may concern them."""
-
-
-class Tell(Protocol):
-    """Sends a message of one of the platform's agents as ordinary mail."""
-
-    def __call__(self, message: ACLMessage, record: AgentRecord) -> bool:
-        """Return whether ``message`` is in the mailbox of ``record``, or on its way into it; False when it has no room."""
-        ...
 
 
 class Form(Protocol):
@@ -87,6 +82,8 @@ class Subscription:
     """By agent what the subscriber was told last, and believes to match."""
     behind: bool = False
     """There was no room to tell it of something."""
+    ended: bool = False
+    """It is not among the subscriptions any more."""
     number: int = 0
     """Of the last change that it knows of from a search; what waits for it and is older is no news."""
 
@@ -103,11 +100,12 @@ class _News:
 class Subscriptions:
     """The subscriptions of one node. They end with the agent's name, its polite farewell, and the bus."""
 
-    def __init__(self, ams: AgentManagementSystem, offers: Offers, tell: Tell, *, per_agent: int) -> None:
+    def __init__(self, ams: AgentManagementSystem, offers: Offers, tell: Tell, store: Store, *, per_agent: int) -> None:
         self._actor = AgentIdentifier(f"df@{ams.platform}")
         self._offers = offers
         self._tell_agent = tell
         self._per_agent = per_agent
+        self._last_words = LastWords(ams, tell, store)
         self._by_agent: dict[AgentRecord, dict[str, Subscription]] = {}
         # A change looks only at the subscriptions that share a key with it. Sets with an order, which tests can repeat.
         self._by_key: dict[Key, dict[Subscription, None]] = {}
@@ -137,6 +135,7 @@ class Subscriptions:
             MissingParameter: The message has no conversation-id, by which it could be cancelled (SC00035).
             UnrecognisedParameterValue: The message is too long, or the template over a limit.
             ResourceExhausted: The agent, or all of them together, have too many subscriptions.
+            InvalidArgument: The store cannot take what it would say of the end.
         """
         if not message.conversation_id:
             raise MissingParameter("subscribe", "conversation-id")
@@ -158,7 +157,7 @@ class Subscriptions:
             self._by_agent = {one: its for one, its in self._by_agent.items() if its}
             raise ResourceExhausted(f"the DF has {self._count:,} subscriptions, its limit; try again later")
         key = ("name", template.name) if template.name is not None else next(keys_of(template), _ALL)
-        answer = {
+        answer: dict[str, Any] = {
             "sender": self._actor,
             "receivers": (AgentIdentifier(record.aid),),
             "language": message.language,
@@ -169,6 +168,7 @@ class Subscriptions:
             "in_reply_to": message.reply_with,
             "user_parameters": {AUTOMATIC: "true"},
         }
+        self._last_words.note(record, ACLMessage(Performative.FAILURE, content=form.exception(STOPPED), **answer))
         made = Subscription(record, message.conversation_id, answer, template, form, key)
         own[message.conversation_id] = made
         self._by_key.setdefault(key, {})[made] = None
@@ -180,12 +180,12 @@ class Subscriptions:
         found = self._offers.search(made.template, SearchConstraints(max_results=-1))
         made.number = self._number
         try:
-            content = made.form.informed(found)
+            told = self._send(made, Performative.INFORM, made.form.informed(found))
         except ResourceExhausted:
             self._fall_behind(made)
-            self.catch_up()
+            self.tell_what_waits()
             return
-        if self._send(made, Performative.INFORM, content):
+        if told:
             made.told = {one.name: one for one in found if one.name is not None}
         else:
             self._fall_behind(made)
@@ -205,18 +205,34 @@ class Subscriptions:
 
     def end(self, record: AgentRecord) -> None:
         """An agent is gone, or said farewell: its subscriptions end, and nobody is told."""
+        self._last_words.end(record)
         for one in list(self._by_agent.get(record, {}).values()):
             self._drop(one)
 
-    def end_all(self, error: BusError) -> None:
-        """The bus stops, and subscriptions with it: tell every subscriber by a `failure`, which waits in its mailbox."""
+    def restore(self, stored: Iterable[StoredSubscription]) -> None:
+        """Tell the subscribers of an earlier run, which was killed, that their subscriptions have ended."""
+        self._last_words.restore(stored)
+
+    def end_all(self) -> None:
+        """The bus stops, and subscriptions with it: tell every subscriber by a `failure`, which waits in its mailbox.
+
+        Who has no room is told by the next run.
+        """
         self._waiting.clear()
         for one in [one for own in self._by_agent.values() for one in own.values()]:
-            self._drop(one)
-            if not self._send(one, Performative.FAILURE, one.form.exception(error)):
-                _log.warning("%s does not hear that its subscription ended: no room", one.record.aid)
+            self._take_out(one)
+            if self._send_failure(one, STOPPED):
+                self._last_words.forget(one.record, one.conversation)
+            else:
+                _log.warning("%s does not hear yet that its subscription ended: no room", one.record.aid)
 
     def _drop(self, one: Subscription) -> None:
+        """End a subscription of which nothing more is to be said."""
+        self._take_out(one)
+        self._last_words.forget(one.record, one.conversation)
+
+    def _take_out(self, one: Subscription) -> None:
+        one.ended = True
         own = self._by_agent[one.record]
         del own[one.conversation]
         if not own:
@@ -233,7 +249,7 @@ class Subscriptions:
     def notify(self, change: OfferChange) -> None:
         """Tell every subscriber whom a change concerns; who has no room for it is told later what is then so.
 
-        Where they are many, most of them hear of it from `catch_up`, in the order of the changes.
+        Where they are many, most of them hear of it from `tell_what_waits`, in the order of the changes.
         """
         if not self._count:
             return
@@ -259,18 +275,18 @@ class Subscriptions:
         left = _AT_ONCE
         while self._waiting and left > 0:
             news, one = self._waiting.popleft()
-            ended = self._by_agent.get(one.record, {}).get(one.conversation) is not one
-            if ended or one.behind or news.number <= one.number:
+            if one.ended or one.behind or news.number <= one.number:
                 continue
             left -= 1
             if not self._tell(one, news.agent, news.after):
                 self._fall_behind(one)
 
-    def catch_up(self) -> None:
+    def tell_what_waits(self) -> None:
         """Tell of changes that wait, and those that were left behind what has changed for them since.
 
         Both as far as one look goes, and the latter as far as they have room now.
         """
+        self._last_words.look()
         self._tell_waiting()
         left = _AT_ONCE
         for one in list(self._behind):
@@ -294,13 +310,18 @@ class Subscriptions:
                 if left <= 0 or not self._tell(one, name, Offer(entry) if entry is not None else None):
                     break
                 left -= 1
+                if one.ended:
+                    break
             else:
                 one.behind = False
                 one.number = self._number
                 self._behind.pop(one, None)
 
     def _tell(self, one: Subscription, agent: str, offer: Offer | None) -> bool:
-        """Tell a subscriber what is found of an agent now, if that is news to it; return False when it has no room."""
+        """Tell a subscriber what is found of an agent now, if that is news to it; return False when it has no room.
+
+        What fits no message ends the subscription, as soon as there is room to say so.
+        """
         before = one.told.get(agent)
         after = offer.entry if offer is not None and offer.satisfies(one.template) else None
         if before == after:
@@ -308,12 +329,15 @@ class Subscriptions:
         try:
             # An agent that matches no more is told with its name and without services, as JADE does.
             content = one.form.informed((after or DFAgentDescription(name=agent),))
+            if not self._send(one, Performative.INFORM, content):
+                return False
         except ResourceExhausted as error:
-            # It will never fit; a subscriber that misses something has to know.
+            # It will never fit; a subscriber that misses something has to know. Without room to say so it is behind like
+            # any other, and looked at again.
+            if not self._send_failure(one, error):
+                return False
             self._drop(one)
-            return self._send(one, Performative.FAILURE, one.form.exception(error))
-        if not self._send(one, Performative.INFORM, content):
-            return False
+            return True
         if after is None:
             del one.told[agent]
         else:
@@ -323,6 +347,14 @@ class Subscriptions:
     def _fall_behind(self, one: Subscription) -> None:
         one.behind = True
         self._behind[one] = None
+
+    def _send_failure(self, one: Subscription, error: BusError) -> bool:
+        """Say that a subscription ends; return False when there is no room to say so."""
+        try:
+            return self._send(one, Performative.FAILURE, one.form.exception(error))
+        except ResourceExhausted:
+            _log.warning("%s does not hear that its subscription ended: no message is so long", one.record.aid)
+            return True
 
     def _send(self, one: Subscription, act: Performative, content: str) -> bool:
         return self._tell_agent(ACLMessage(act, content=content, **one.answer), one.record)

@@ -21,6 +21,7 @@ from gagent_grpc.bus.task_table import TaskTable
 from gagent_grpc.bus.tasks import Task
 from gagent_grpc.config import BusLimits
 from gagent_grpc.envelope import DeadReason
+from gagent_grpc.errors import StoreUnavailable
 
 _log = logging.getLogger(__name__)
 
@@ -125,7 +126,7 @@ class TaskEndings:
         """A task has ended: what follows from that, beside telling its delegator. It is written here."""
         with self._store.together():
             self._letters.withdraw(task)
-            self._handovers.waiting.pop(task.number, None)
+            self._handovers.forget(task)
             self._table.write(task)
             self._schedule.at(now + self._limits.task_retention, task)
             if task.state is not TaskState.COMPLETED:
@@ -151,7 +152,7 @@ class TaskEndings:
             if task.cancel_requested:
                 self.end(task, TaskState.CANCELLED, EXECUTOR_LOST, now, detail=why)
                 return
-            again = order.on_executor_lost is OnExecutorLost.REDELIVER and task.attempt < order.max_attempts
+            again = order.on_executor_lost is OnExecutorLost.REDELIVER and task.counted < order.max_attempts
             # A name that was freed is nobody's any more; whoever bears it next is somebody else.
             if not again or (lost is not None and not order.address.startswith(ROLE)):
                 self.end(task, TaskState.FAILED, EXECUTOR_LOST, now, detail=why)
@@ -161,10 +162,51 @@ class TaskEndings:
             self._table.write(task)
             self._schedule.at(now + self._limits.mailbox_ttl, task)
             self._handovers.try_again(task, now, lost=lost)
-            for child in self._table.children(task):
-                # What the next executor delegates again under the same ids it finds; nobody waits for the rest.
-                if child.key.delegator != task.executor:
-                    self.cancel(child, f"{child.key.delegator} is not the executor of its parent any more", now)
+            self._call_off_parts(task, now)
+
+    def release(self, task: Task, record: AgentRecord, attempt: int, reason: str, now: float, *, leaving: bool) -> None:
+        """The executor of a task gives its attempt back: the next one begins, whatever its policy, and so on in bounds.
+
+        Args:
+            task: The task, which is with ``record``.
+            record: The executor.
+            attempt: The attempt, due or in force.
+            reason: Why, in words; "" where nothing is said.
+            now: Unix seconds.
+            leaving: The executor is about to end its session, in which it gets nothing of this task any more.
+
+        Raises:
+            TaskEnded: The task has ended.
+            AttemptSuperseded: The attempt is not the one that is due or in force.
+            StoreUnavailable: The attempt is still being written.
+        """
+        task.check_attempt(record.aid, attempt)
+        if task.key in self._handovers.under_way:
+            raise StoreUnavailable("the attempt is still being written; give it back again")
+        counts = task.releases >= self._limits.task_releases
+        with self._store.together():
+            if task.cancel_requested:
+                self.end(task, TaskState.CANCELLED, reason or f"given back by {record.aid}", now)
+                return
+            if counts and task.counted >= task.order.max_attempts:
+                self.end(task, TaskState.FAILED, f"given back {task.releases + 1} times", now, detail=reason)
+                return
+            _log.info("task %s of %s: attempt %d is given back by %s", *reversed(task.key), attempt, record.aid)
+            self._letters.withdraw(task)
+            task.release(record.aid, attempt, reason, now, counts=counts)
+            self._table.write(task)
+            self._schedule.at(now + self._limits.mailbox_ttl, task)
+            self._handovers.given_back(task, record, now, leaving=leaving)
+            self._call_off_parts(task, now)
+
+    def _call_off_parts(self, task: Task, now: float) -> None:
+        """Call off what somebody else than the executor of a task made of it.
+
+        What the next executor delegates again under the same ids it finds; nobody waits for the rest.
+        """
+        for child in self._table.children(task):
+            if child.key.delegator != task.executor:
+                self.cancel(child, f"{child.key.delegator} is not the executor of its parent any more", now)
 
     def move(self, task: Task, lost: AgentRecord, now: float) -> bool:
         """Give a task that nobody has seen to another agent that serves its role, as the same attempt.

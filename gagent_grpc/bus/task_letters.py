@@ -19,9 +19,9 @@ from gagent_grpc.bus.origins import PlatformOrigin
 from gagent_grpc.bus.ports import Clock, Codec
 from gagent_grpc.bus.post import Post
 from gagent_grpc.bus.task_values import Progressed
-from gagent_grpc.bus.tasks import Task
+from gagent_grpc.bus.tasks import MAX_REASON_CHARS, Task
 from gagent_grpc.envelope import Envelope
-from gagent_grpc.errors import InvalidArgument
+from gagent_grpc.errors import InvalidArgument, MailboxFull
 
 _log = logging.getLogger(__name__)
 
@@ -52,6 +52,11 @@ class TaskLetters:
             callback_url=order.callback_url,
             attempt=task.attempt + 1,
             delegator=task.key.delegator,
+            deadline=task.deadline,
+            on_executor_lost=order.on_executor_lost,
+            max_attempts=order.max_attempts,
+            parent=order.parent,
+            attachments=order.attachments,
         )
         payload = self._codec.encode_task(
             message,
@@ -161,28 +166,38 @@ class TaskLetters:
 
     def cancel(self, task: Task, why: str) -> None:
         """Tell an executor that accepted by a message that a task is to end, or has."""
-        self._tell_executor(task, Status.CANCEL, why)
+        # Whatever room there is: it comes once, or twice, for a task.
+        self._tell_executor(task, Status.CANCEL, why[:MAX_REASON_CHARS], over=True)
 
     def answer(self, task: Task, answer: str) -> None:
-        """Give it the input that it asked for, as JSON text."""
+        """Give it the input that it asked for, as JSON text.
+
+        Raises:
+            MailboxFull: It has no room.
+        """
         self._tell_executor(task, Status.ANSWER, answer)
 
     def signal(self, task: Task, name: str, value: str) -> None:
-        """Give it a signal."""
+        """Give it a signal.
+
+        Raises:
+            MailboxFull: It has no room.
+        """
         told = f'{{"name": {json.dumps(name)}' + (f', "value": {value}}}' if value else "}")
         self._tell_executor(task, Status.SIGNAL, told)
 
-    def _tell_executor(self, task: Task, status: str, note: str) -> None:
+    def _tell_executor(self, task: Task, status: str, note: str, *, over: bool = False) -> None:
         message = TaskMessage(TaskMessageKind.NOTIFICATION, task.key.task_id, status=status, note=note)
-        self._send(message, task.key.delegator, task.executor, in_reply_to=task.message_id, over=True)
+        if not self._send(message, task.key.delegator, task.executor, in_reply_to=task.message_id, over=over):
+            raise MailboxFull(task.executor, "and it hears of the task by messages")
 
     # ---- inside ----------------------------------------------------------------------------------------------------
 
-    def _send(self, message: TaskMessage, source: str, target: str, *, in_reply_to: str, over: bool) -> None:
-        """Put a message into a mailbox; without ``over`` one that has no room for it does without."""
+    def _send(self, message: TaskMessage, source: str, target: str, *, in_reply_to: str, over: bool) -> bool:
+        """Put a message into a mailbox; without ``over`` one that has no room does without it, and False is returned."""
         record = self._ams.find(target)
         if record is None:
-            return
+            return True
         try:
             envelope = self._codec.decode(
                 self._codec.encode_task(
@@ -191,15 +206,16 @@ class TaskLetters:
             )
         except InvalidArgument:
             _log.exception("a message about a task could not be encoded: to %s", target)
-            return
+            return True
         size = len(envelope.payload)
         account = self._post.reserve(record, size, source) or (
             self._post.reserve(record, size, source, over=True) if over else None
         )
         if account is None:
-            return
+            return False
         origin = PlatformOrigin(source)
         self._post.deliver(record, account, envelope, origin, 0, record.name, None, self._clock.time())
+        return True
 
 
 EXECUTOR_LOST = "executor lost"

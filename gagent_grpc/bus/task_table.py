@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import TypeVar
 
-from gagent_grpc.acp.tasks import TaskKey
+from gagent_grpc.acp.tasks import TaskKey, TaskState
 from gagent_grpc.bus import task_records
 from gagent_grpc.bus.ports import Store, StoredTask
 from gagent_grpc.bus.task_watches import TaskWatch
@@ -23,11 +25,24 @@ KeyT = TypeVar("KeyT")
 
 _log = logging.getLogger(__name__)
 
+_IN_HAND = frozenset({TaskState.ACCEPTED, TaskState.RUNNING, TaskState.INPUT_REQUIRED})
+
 
 class _Kept:
     """What the table knows of a task beside it."""
 
-    __slots__ = ("checkpoint", "executor", "first_event", "letter", "size", "stored", "task", "through", "watches")
+    __slots__ = (
+        "checkpoint",
+        "counted",
+        "executor",
+        "first_event",
+        "letter",
+        "size",
+        "stored",
+        "task",
+        "through",
+        "watches",
+    )
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -42,7 +57,29 @@ class _Kept:
         self.executor = ""
         """Whose list it stands in."""
         self.letter: tuple[str, str] | None = None
+        self.counted: tuple[TaskState, bool, bool] | None = None
+        """How it is counted: its state, whether it waits, whether it has a lease."""
         self.watches: set[TaskWatch] = set()
+
+
+@dataclass(frozen=True, slots=True)
+class TaskCounts:
+    """What a table holds, and what it has seen."""
+
+    by_state: dict[TaskState, int]
+    """Tasks that are kept; states without any are absent."""
+    delegated: int
+    """Tasks delegated since the start."""
+    running: int
+    """Tasks that somebody has accepted and that have not ended."""
+    waiting: int
+    """Tasks that wait for somebody who takes the next attempt."""
+    leases: int
+    """Attempts that live by their reports."""
+    watches: int
+    """Streams that watch a task."""
+    size: int
+    """Bytes that all of them take, nearly."""
 
 
 class TaskTable:
@@ -57,15 +94,33 @@ class TaskTable:
         self._by_executor: dict[str, dict[int, Task]] = {}
         self._children: dict[TaskKey, dict[int, Task]] = {}
         self._next_number = 1
+        self._counts: Counter[tuple[TaskState, bool, bool]] = Counter()
         self._watches = 0
         self._closed = False
         self.letters: dict[tuple[str, str], Task] = {}
         """Tasks that somebody has or is to get, by delegator and id of the DELEGATE message of their newest attempt."""
         self.bytes = 0
         """What all of them take, nearly."""
+        self.forgotten: Callable[[Task], None] = lambda task: None
+        """Is told of a task that was removed."""
+        self.delegated = 0
+        """Tasks that were delegated since the start."""
 
     def __len__(self) -> int:
         return len(self._kept)
+
+    @property
+    def counts(self) -> TaskCounts:
+        """What is held now, and has been delegated since the start."""
+        by_state: Counter[TaskState] = Counter()
+        waiting = leases = 0
+        for (state, waits, leased), count in self._counts.items():
+            by_state[state] += count
+            waiting += count * waits
+            leases += count * leased
+        running = sum(count for state, count in by_state.items() if state in _IN_HAND)
+        kept = {state: count for state, count in sorted(by_state.items()) if count}
+        return TaskCounts(kept, self.delegated, running, waiting, leases, self._watches, self.bytes)
 
     # ---- looking up ------------------------------------------------------------------------------------------------
 
@@ -89,9 +144,13 @@ class TaskTable:
         kept = self._kept.get(number)
         return kept.task if kept is not None else None
 
-    def newest(self, *, before: int = 0) -> Iterator[Task]:
-        """Return the tasks whose number is below ``before``, or all, newest first; a change of the table in between is fine."""
-        numbers = [number for number in self._kept if not before or number < before]
+    def newest(self, *, before: int = 0, delegator: str = "") -> Iterator[Task]:
+        """Return the tasks whose number is below ``before``, or all, newest first; a change of the table in between is fine.
+
+        With a ``delegator`` only those that it delegated.
+        """
+        kept_by = self._by_delegator.get(delegator, {}) if delegator else self._kept
+        numbers = [number for number in kept_by if not before or number < before]
         for number in reversed(numbers):
             if (kept := self._kept.get(number)) is not None:
                 yield kept.task
@@ -111,6 +170,20 @@ class TaskTable:
     def children(self, task: Task) -> list[Task]:
         """Return the tasks that came of a task."""
         return list(self._children.get(task.key, {}).values())
+
+    def root(self, task: Task) -> Task | None:
+        """Return the first task of the chain that a task came of; None when it is forgotten."""
+        root = self._by_key.get(task.root)
+        # What came of it is younger; else another one bears its name by now.
+        return root if root is not None and root.number <= task.number else None
+
+    def tree(self, root: Task) -> Iterator[Task]:
+        """Yield a task, and all that came of it and of these."""
+        pending = [root]
+        while pending:
+            task = pending.pop()
+            yield task
+            pending += [child for child in self.children(task) if child.number > task.number]
 
     # ---- coming and going ------------------------------------------------------------------------------------------
 
@@ -163,10 +236,13 @@ class TaskTable:
         if kept.letter is not None:
             self.letters.pop(kept.letter, None)
         self.bytes -= kept.size
+        if kept.counted is not None:
+            self._counts[kept.counted] -= 1
         if kept.stored:
             self._store.remove_task(task.number)
         for watch in list(kept.watches):
             watch.end(TaskNotFound(*task.key))
+        self.forgotten(task)
 
     def restore(self, stored: Iterable[StoredTask]) -> list[Task]:
         """Take over what a store held; return the tasks. What cannot be read stays in the store."""
@@ -194,6 +270,7 @@ class TaskTable:
         store, number = self._store, task.number
         with store.together():
             if not kept.stored:
+                self.delegated += 1
                 store.put_task(number, task_records.ORDER, task_records.order_text(task))
                 kept.stored = True
             store.put_task(number, task_records.STATE, task_records.state_text(task))
@@ -217,6 +294,12 @@ class TaskTable:
         size = task.size
         self.bytes += size - kept.size
         kept.size = size
+        counted = (task.state, task.waits, task.leased)
+        if counted != kept.counted:
+            if kept.counted is not None:
+                self._counts[kept.counted] -= 1
+            self._counts[counted] += 1
+            kept.counted = counted
         executor = "" if task.state.final else task.executor
         if executor != kept.executor:
             _leave(self._by_executor, kept.executor, task.number)

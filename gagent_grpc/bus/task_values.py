@@ -157,6 +157,8 @@ class Attempt:
     """0.0 while it is in force or due."""
     outcome: str = ""
     """How it ended, in words."""
+    released: bool = False
+    """Its executor gave it back, and it does not count."""
 
 
 def size_of(*texts: str) -> int:

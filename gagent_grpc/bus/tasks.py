@@ -35,6 +35,8 @@ from gagent_grpc.errors import (
 
 MAX_REASON_CHARS = 1_000
 """Most characters of a reason; what is longer is cut."""
+RELEASED = "released"
+"""Outcome of an attempt that its executor gave back, before the words in which it said why."""
 _TASK_COST = 4_000
 """What a task takes beside its texts, in bytes."""
 
@@ -177,6 +179,16 @@ class Task:
         return self.attempts[-1].number if self.attempts else 0
 
     @property
+    def counted(self) -> int:
+        """Attempts that count: all but those that were given back."""
+        return sum(not one.released for one in self.attempts)
+
+    @property
+    def releases(self) -> int:
+        """Attempts that were given back and do not count."""
+        return sum(one.released for one in self.attempts)
+
+    @property
     def accepted(self) -> bool:
         """Whether somebody has it in hand."""
         return not self.state.final and self.state is not TaskState.SUBMITTED
@@ -217,6 +229,12 @@ class Task:
         """Return whether ``aid`` was given the task in any attempt; the agent that bears the name ``since`` then."""
         return any(one.executor == aid and one.handed_at >= since for one in self.attempts)
 
+    def was_released(self, aid: str, attempt: int) -> bool:
+        """Return whether ``aid`` gave this attempt back."""
+        return any(
+            one.number == attempt and one.executor == aid and one.outcome.startswith(RELEASED) for one in self.attempts
+        )
+
     # ---- checks ----------------------------------------------------------------------------------------------------
 
     def check_open(self) -> None:
@@ -227,6 +245,17 @@ class Task:
         """
         if self.state.final:
             raise TaskEnded(self.key.task_id, str(self.state), self.reason)
+
+    def check_asks(self) -> None:
+        """Make sure that input is asked for.
+
+        Raises:
+            TaskEnded: The task has ended.
+            PreconditionFailed: None is asked for.
+        """
+        self.check_open()
+        if self.state is not TaskState.INPUT_REQUIRED:
+            raise PreconditionFailed(f"the task is {self.state}; no input is asked for")
 
     def check_attempt(self, executor: str, attempt: int) -> None:
         """Make sure that ``executor`` speaks for the attempt that is due or in force.
@@ -283,11 +312,25 @@ class Task:
         self.check_open()
         if not self.executor:
             raise PreconditionFailed("nobody has the task")
-        lost = self.attempt
-        self._end_attempt(now, why)
-        self.executor, self.message_id, self.sequence, self.leased = "", "", 0, False
-        self.progress, self.note, self.question = None, "", ""
-        self._enter(TaskState.SUBMITTED, now, why, attempt=lost)
+        self._wait_again(why, now)
+
+    def release(self, executor: str, attempt: int, reason: str, now: float, *, counts: bool = False) -> None:
+        """The attempt, due or in force, is over because its executor gives it back: the task waits for the next one.
+
+        Args:
+            executor: Who gives it back.
+            attempt: Its number.
+            reason: Why, in words; "" where nothing is said.
+            now: Unix seconds.
+            counts: It is an attempt like any other.
+
+        Raises:
+            TaskEnded: The task has ended.
+            AttemptSuperseded: Somebody else has it, or it is another attempt.
+        """
+        self.check_attempt(executor, attempt)
+        self.attempts[-1].released = not counts
+        self._wait_again(_cut(f"{RELEASED}: {reason}" if reason else RELEASED), now)
 
     def accept(self, executor: str, attempt: int, now: float, *, leased: bool) -> None:
         """The attempt is in force. Accepting it again changes no more than how it lives.
@@ -384,9 +427,7 @@ class Task:
             TaskEnded: The task has ended.
             PreconditionFailed: None is asked for.
         """
-        self.check_open()
-        if self.state is not TaskState.INPUT_REQUIRED:
-            raise PreconditionFailed(f"the task is {self.state}; no input is asked for")
+        self.check_asks()
         self._append(now, Answered(answer))
         self._enter(TaskState.RUNNING, now)
 
@@ -461,6 +502,13 @@ class Task:
             self._end_attempt(now, reason if state is TaskState.FAILED and reason else str(state))
             self.leased = False
         self._append(now, StateChanged(former, state, reason, result, question), attempt=attempt)
+
+    def _wait_again(self, why: str, now: float) -> None:
+        over = self.attempt
+        self._end_attempt(now, why)
+        self.executor, self.message_id, self.sequence, self.leased = "", "", 0, False
+        self.progress, self.note, self.question = None, "", ""
+        self._enter(TaskState.SUBMITTED, now, why, attempt=over)
 
     def _end_attempt(self, now: float, outcome: str) -> None:
         if self.attempts and not self.attempts[-1].ended_at:

@@ -11,14 +11,16 @@ import asyncio
 import contextlib
 import enum
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 
+from gagent_grpc.acl.aid import split_aid
 from gagent_grpc.bus.mailbox import Letter
 from gagent_grpc.bus.origins import Receipt
+from gagent_grpc.bus.places import Places
 from gagent_grpc.bus.ports import Clock
 from gagent_grpc.envelope import Envelope, Outcome
-from gagent_grpc.errors import BusDraining, ResourceExhausted
+from gagent_grpc.errors import BusDraining, InvalidName
 
 MAX_EVENTS = 4_096
 """Events that wait for one watcher to read."""
@@ -51,7 +53,7 @@ class TrafficEvent:
     sender: str = ""
     """`name@platform`."""
     receiver: str = ""
-    """`name@platform`; of a refused one the address as it was written."""
+    """`name@platform`; of a refused one that is no agent's name the address as it was written."""
     via: str = ""
     """Address that led to the receiver when it was not its own."""
     payload: bytes = b""
@@ -134,10 +136,10 @@ class Traffic:
     """Those who watch the traffic of one node."""
 
     def __init__(self, clock: Clock, platform: str, *, most: int) -> None:
-        """Let at most ``most`` watch at the same time."""
+        """Let at most ``most`` watch at the same time, a part of them of one caller."""
         self._clock = clock
         self._platform = platform
-        self._most = most
+        self._places = Places(most, "streams that watch the traffic", "traffic_watches")
         self._watches: list[TrafficWatch] = []
         self._flags: dict[Letter, str] = {}
         self._closed = False
@@ -145,25 +147,30 @@ class Traffic:
         """Whether anybody watches."""
 
     @contextlib.contextmanager
-    def watching(self, agents: frozenset[str], conversation_id: str = "") -> Iterator[TrafficWatch]:
-        """Watch while the block lasts; arguments as those of `TrafficWatch`.
+    def watching(
+        self, agents: frozenset[str], conversation_id: str = "", *, caller: Sequence[str] = ()
+    ) -> Iterator[TrafficWatch]:
+        """Watch while the block lasts.
+
+        Args:
+            agents: As of `TrafficWatch`.
+            conversation_id: As of `TrafficWatch`.
+            caller: Names under which the caller is counted, as `Places.take` takes them.
 
         Raises:
             BusDraining: The bus shuts down.
-            ResourceExhausted: Too many watch already.
+            ResourceExhausted: Too many watch already, or too many streams of this caller.
         """
         if self._closed:
             raise BusDraining("the bus is shutting down")
-        if len(self._watches) >= self._most:
-            raise ResourceExhausted(
-                f"{len(self._watches)} streams watch the traffic already, the limit is {self._most}"
-            )
+        self._places.take(caller)
         watch = TrafficWatch(agents, conversation_id)
         self._watches.append(watch)
         self.watched = True
         try:
             yield watch
         finally:
+            self._places.leave(caller)
             self._watches.remove(watch)
             self.watched = bool(self._watches)
             if not self.watched:
@@ -226,9 +233,9 @@ class Traffic:
         if envelope is not None:
             conversation_id = envelope.conversation_id
         event = None
-        named = receiver if "@" in receiver else f"{receiver}@{self._platform}"
+        receiver = self._named(receiver)
         for watch in self._watches:
-            if not watch.wants(sender, named, conversation_id):
+            if not watch.wants(sender, receiver, conversation_id):
                 continue
             if event is None:
                 event = TrafficEvent(
@@ -244,3 +251,11 @@ class Traffic:
                     conversation_id,
                 )
             watch.tell(event)
+
+    def _named(self, receiver: str) -> str:
+        """Return a receiver in the one form in which agents are named, however it was written; another address as it is."""
+        try:
+            name, platform = split_aid(receiver)
+        except InvalidName:
+            return receiver
+        return f"{name}@{platform or self._platform}"

@@ -12,8 +12,9 @@ def config(as_json: options.Json = False, config: options.Config = None) -> None
     from gagent_grpc.cli.settings import resolve_with_origins
 
     resolved = resolve_with_origins(config)
-    # The store in full, since it is the one that a person looks for.
-    values = {**resolved.settings.model_dump(), "store": resolved.settings.store_address}
+    # These in full, since they are what a person looks for.
+    settings = resolved.settings
+    values = {**settings.model_dump(), "store": settings.store_address, "tokens": str(settings.tokens_path)}
     if as_json:
         print_json({name: {"value": value, "from": resolved.origins[name]} for name, value in values.items()})
         return

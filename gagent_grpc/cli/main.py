@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from gagent_grpc import __version__
-from gagent_grpc.cli import agents, config, demo, df, dlq, messages, run, serve, tasks, watch
+from gagent_grpc.cli import agents, auth, config, demo, df, dlq, messages, run, serve, tasks, watch
 from gagent_grpc.cli.exits import describe, exit_code
 from gagent_grpc.errors import BusError
 
@@ -30,6 +30,7 @@ ORDER = (
     "resume",
     "kill",
     "dlq",
+    "auth",
     "config",
     "demo",
 )
@@ -85,6 +86,7 @@ app.command()(agents.suspend)
 app.command()(agents.resume)
 app.command()(agents.kill)
 app.add_typer(dlq.app, name="dlq")
+app.add_typer(auth.app, name="auth")
 app.command()(config.config)
 app.command()(demo.demo)
 

@@ -7,7 +7,7 @@ import contextlib
 import os
 import re
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -34,6 +34,23 @@ def serve(
             metavar="sqlite:PATH|memory", help="Where mail and names are kept. [default: a file in your state folder]"
         ),
     ] = None,
+    web: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT", help="Take ACP messages over WebSocket there, at /acp; port 0 takes a free one."
+        ),
+    ] = None,
+    web_origin: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ORIGIN", help="Let pages of this origin connect there, too; may be repeated."),
+    ] = None,
+    tokens: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="File of tokens. [default: one in your state folder; see gagent auth token]"),
+    ] = None,
+    require_token: Annotated[
+        bool, typer.Option("--require-token", help="Ask for a token over WebSocket also while none was issued.")
+    ] = False,
     platform: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the platform. [default: local]")] = None,
     insecure: Annotated[
         bool,
@@ -82,6 +99,10 @@ def serve(
         config,
         listen=listen,
         store=store,
+        web=web,
+        web_origin=",".join(web_origin) if web_origin else None,
+        tokens=tokens,
+        require_token=require_token or None,
         platform=platform,
         insecure=insecure or None,
         max_turns=max_turns,
@@ -147,9 +168,39 @@ async def _serve(settings: Settings, port_file: Path | None) -> None:
             log.info("no TLS and no credentials: the developer's default, since only this machine reaches the bus")
         else:
             log.warning("INSECURE: no TLS and no credentials; whoever reaches the bus can read and send everything")
+        if settings.web:
+            # Left before the bus is, so that its sockets end while there is a bus to say goodbye to.
+            url = await stack.enter_async_context(_gateway(settings, bus.address))
+            typer.echo(f"gagent: gateway listens at {url}")
         with _written(port_file, bus.address):
             typer.echo(f"gagent: bus {settings.platform!r} listens at {bus.address}, store {address}")
             await _any_of(stop, bus.stop_requested)
+
+
+@contextlib.asynccontextmanager
+async def _gateway(settings: Settings, bus: str) -> AsyncIterator[str]:
+    """Serve the bus over WebSocket while the block lasts; give the URL."""
+    from gagent_grpc.gateway.app import open_gateway
+
+    opening = open_gateway(
+        _reachable(bus),
+        listen=settings.web,
+        tokens=settings.tokens_path,
+        origins=[one.strip() for one in settings.web_origin.split(",") if one.strip()],
+        require_token=settings.require_token,
+        insecure=settings.insecure,
+    )
+    async with opening as gateway:
+        yield gateway.url
+
+
+def _reachable(address: str) -> str:
+    """Return where this process reaches a bus that listens at ``address``, which may stand for all of its addresses."""
+    host, _, port = address.rpartition(":")
+    return f"{_LOOPBACK.get(host, host)}:{port}"
+
+
+_LOOPBACK = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104  # Nothing listens by this.
 
 
 async def _any_of(*events: asyncio.Event) -> None:

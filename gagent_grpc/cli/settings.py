@@ -32,6 +32,8 @@ FILE = "gagent.toml"
 """Settings file of the current folder."""
 PREFIX = "GAGENT_"
 """What the variables of the environment begin with."""
+FLEET = "agents"
+"""The one key of the file that is no setting: the script agents that `gagent run --all` runs (`cli.fleet_config`)."""
 OF_SCRIPTS = ("GAGENT_BRIDGE", "GAGENT_NAME", "GAGENT_SERVICES")
 """Variables that only script agents read."""
 
@@ -53,6 +55,14 @@ class Settings(BaseSettings):
     """Name of the platform that `serve` runs."""
     insecure: bool = False
     """Whether `serve` may listen where other machines reach it, without TLS and credentials."""
+    web: str = ""
+    """`HOST:PORT` where `serve` takes ACP messages over WebSocket; "" for nowhere."""
+    web_origin: str = ""
+    """Origins whose pages may connect there beside its own, separated by commas."""
+    tokens: str = ""
+    """File of tokens; "" for one in the user's state folder."""
+    require_token: bool = False
+    """Whether a WebSocket needs a token also while none was issued."""
     max_turns: int = Field(BusLimits().max_turns, ge=0)
     """Turns of two agents in one conversation, beyond which the bus that `serve` runs ends it; 0 for no bound."""
     max_hops: int = Field(BusLimits().max_hops, ge=0)
@@ -90,6 +100,13 @@ class Settings(BaseSettings):
     def store_address(self) -> str:
         """The store in force, in full: `sqlite:PATH`, or whatever was given."""
         return self.store or f"sqlite:{state_folder() / encode_name(self.platform)}.db"
+
+    @property
+    def tokens_path(self) -> Path:
+        """The file of tokens in force, in full."""
+        if self.tokens:
+            return Path(self.tokens).expanduser().absolute()
+        return state_folder() / f"{encode_name(self.platform)}.tokens.json"
 
     @property
     def answer_timeout(self) -> float:
@@ -176,16 +193,27 @@ def state_folder() -> Path:
         ) from error
 
 
-def _from_file(config: Path | None) -> Mapping[str, Any]:
+def read_file(config: Path | None) -> dict[str, Any]:
+    """Return what the settings file says, or nothing where there is no `gagent.toml` in the current folder.
+
+    Raises:
+        ConfigurationError: The file that was given is absent, cannot be read, or is no TOML.
+    """
     path = config or Path(FILE)
     if config is not None and not path.is_file():
         raise ConfigurationError(f"{path}: no such settings file")
     try:
-        found = TomlConfigSettingsSource(Settings, path).toml_data
+        return dict(TomlConfigSettingsSource(Settings, path).toml_data)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{path}: not valid TOML: {error}") from error
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _from_file(config: Path | None) -> Mapping[str, Any]:
+    path = config or Path(FILE)
+    found = read_file(config)
+    found.pop(FLEET, None)
     for key in found:
         if key not in Settings.model_fields:
             raise ConfigurationError(

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from gagent_grpc.acp.tasks import DelegatedTask, TaskEvent
+    from gagent_grpc.client.admin import TaskStats
 
 _MAX_WORDS = 60
 """Characters of a description in a table; `get` and JSON have all of it."""
@@ -36,10 +37,37 @@ def row_of(task: DelegatedTask) -> tuple[str, ...]:
         percent(task.progress),
         task.delegator,
         task.executor,
-        f"{len(task.attempts)}/{task.max_attempts}",
+        f"{sum(not one.released for one in task.attempts)}/{task.max_attempts}",
         _local(task.created_at),
         words if len(words) <= _MAX_WORDS else f"{words[:_MAX_WORDS]}...",
     )
+
+
+def stats_rows(stats: TaskStats) -> list[tuple[str, str]]:
+    """Return the rows of a table of what there is of tasks."""
+    states = [(str(state), f"{count:,}") for state, count in stats.by_state.items()]
+    return [
+        *states,
+        ("with somebody", f"{stats.running:,}"),
+        ("without anybody", f"{stats.waiting:,}"),
+        ("delegated since the start", f"{stats.delegated:,}"),
+        ("leases", f"{stats.leases:,}"),
+        ("watches", f"{stats.watches:,}"),
+        ("bytes", f"{stats.size_bytes:,}"),
+    ]
+
+
+def stats_to_json(stats: TaskStats) -> dict[str, Any]:
+    """Return what there is of tasks as a program gets it."""
+    return {
+        "by_state": {str(state): count for state, count in stats.by_state.items()},
+        "running": stats.running,
+        "waiting": stats.waiting,
+        "delegated": stats.delegated,
+        "leases": stats.leases,
+        "watches": stats.watches,
+        "size_bytes": stats.size_bytes,
+    }
 
 
 def percent(progress: float | None) -> str:
@@ -111,6 +139,7 @@ def task_to_json(task: DelegatedTask) -> dict[str, Any]:
                 "began_at": one.began_at.isoformat(),
                 "ended_at": one.ended_at.isoformat() if one.ended_at is not None else None,
                 "outcome": one.outcome,
+                "released": one.released,
             }
             for one in task.attempts
         ],

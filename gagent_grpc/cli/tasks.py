@@ -18,6 +18,7 @@ from gagent_grpc.cli.output import note, print_json, print_table, printable
 if TYPE_CHECKING:
     from gagent_grpc.acp.tasks import DelegatedTask, TaskState
     from gagent_grpc.cli.settings import Settings
+    from gagent_grpc.client.admin import TaskStats
     from gagent_grpc.client.agent import Agent
     from gagent_grpc.client.operator import Operator
     from gagent_grpc.client.tasks import Task
@@ -169,6 +170,26 @@ def list_tasks(
         print_table(COLUMNS, [row_of(one) for one in found])
     else:
         note("No such task." if state or delegator or executor else "No task.")
+
+
+@app.command()
+def stats(
+    as_json: options.Json = False,
+    timeout: options.Timeout = None,
+    bus: options.Bus = None,
+    config: options.Config = None,
+) -> None:
+    """Count the tasks of the bus: by state, and what runs and waits."""
+    import asyncio
+
+    from gagent_grpc.cli.settings import resolve
+    from gagent_grpc.cli.task_view import stats_rows, stats_to_json
+
+    found = asyncio.run(_stats(resolve(config, bus=bus, timeout=timeout)))
+    if as_json:
+        print_json(stats_to_json(found))
+    else:
+        print_table(("TASKS", "COUNT"), stats_rows(found))
 
 
 @app.command()
@@ -377,6 +398,13 @@ async def _delegator(bus: str, name: str, patience: float) -> AsyncIterator[Agen
         yield agent
     finally:
         await agent.aclose()
+
+
+async def _stats(settings: Settings) -> TaskStats:
+    from gagent_grpc.client.operator import Operator
+
+    async with Operator(settings.bus, timeout=settings.call_timeout) as operator:
+        return (await operator.admin.stats()).tasks
 
 
 async def _list(settings: Settings, wanted: dict[str, Any]) -> list[DelegatedTask]:

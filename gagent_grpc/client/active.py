@@ -120,8 +120,9 @@ class Active:
         """Have the agent do something of its own accord, beside its handlers; it begins once the agent is open.
 
         Messages that fit ``template`` go to the behaviour, and not to a handler; of several behaviours, to the one that
-        was added first. Only answers to a `request` go to whoever asked, before all others. When ``queue`` messages wait
-        for it, further ones wait where they are, and hold up the handlers when they are as many as may run at once.
+        was added first. Only what belongs to a conversation that goes on goes there before all others: the answer to a
+        `request`, the decision on a bid, the `cancel` of what the library runs. When ``queue`` messages wait for it,
+        further ones wait where they are, and hold up the handlers when they are as many as may run at once.
 
         Args:
             behaviour: What it does; one that is new, or has ended.

@@ -30,6 +30,8 @@ class Activity:
     def __init__(self, name: str, deliveries: Deliveries) -> None:
         """Make it for the agent ``name``, whose messages come by way of ``deliveries``."""
         self.deliveries = deliveries
+        self.before: Callable[[Received], bool] | None = None
+        """Whether a message is of a conversation that goes on, to which it goes before any behaviour."""
         self._name = name
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timers: list[Timer] = []
@@ -123,7 +125,9 @@ class Activity:
         behaviour._begin().add_done_callback(lambda task: self._ended(behaviour, task))
 
     def _claim(self, message: Received) -> LetterBox | None:
-        """Return the box of the first behaviour that a message is for."""
+        """Return the box of the first behaviour that a message is for; None for a message of a conversation that goes on."""
+        if self.before is not None and self.before(message):
+            return None
         platform = own_platform(message)
         for box in self._running.values():
             if box is not None and box.template.matches(message, platform):

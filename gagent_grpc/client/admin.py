@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from gagent_grpc.acl.message import ACLMessage
+from gagent_grpc.acp.tasks import TaskState
 from gagent_grpc.client.message import Receipt, receipt_from_proto
 from gagent_grpc.client.traffic import TrafficStream, watch_request
 from gagent_grpc.client.transport import Calls
 from gagent_grpc.codec.acl import acl_from_proto
+from gagent_grpc.codec.tasks import state_from_proto
 from gagent_grpc.codec.times import datetime_of
 from gagent_grpc.envelope import DeadReason
 from gagent_grpc.errors import InvalidArgument
@@ -21,6 +23,31 @@ _PAGE = 500
 _BATCH = 1_000
 """Dead letters put back in one call: of so many the bus tells each one that stays."""
 _MAX_NUMBER = 2**64 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStats:
+    """Counts of the delegated tasks of one node."""
+
+    by_state: dict[TaskState, int]
+    """Tasks that are kept, ended ones included; every state is there."""
+    delegated: int
+    """Tasks delegated since the start."""
+    running: int
+    """Tasks that somebody has accepted and that have not ended."""
+    waiting: int
+    """Tasks that wait for somebody who takes the next attempt."""
+    leases: int
+    """Leases that run: attempts that live by their reports."""
+    watches: int
+    """Streams that watch a task."""
+    size_bytes: int
+    """Bytes that all tasks take, with their events."""
+
+    @property
+    def open(self) -> int:
+        """Tasks that have not ended."""
+        return sum(count for state, count in self.by_state.items() if not state.final)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +76,8 @@ class BusStats:
     """Answers that are owed to messages that were delivered."""
     draining: bool
     """The node is shutting down."""
+    tasks: TaskStats
+    """Delegated tasks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +146,7 @@ class AdminClient:
             descriptions=response.descriptions,
             owed_answers=response.owed_answers,
             draining=response.draining,
+            tasks=_task_stats(response.tasks),
         )
 
     async def drain(self) -> None:
@@ -252,3 +282,17 @@ def dead_letter_from_proto(letter: admin_service_pb2.DeadLetter) -> DeadLetter:
 
 
 _REASONS = {int(reason): reason for reason in DeadReason}
+
+
+def _task_stats(stats: admin_service_pb2.TaskStats) -> TaskStats:
+    # A state that a later bus knows and this version does not is left out.
+    counts = {state_from_proto(one.state): one.tasks for one in stats.by_state}
+    return TaskStats(
+        by_state={state: counts.get(state, 0) for state in TaskState},
+        delegated=stats.delegated,
+        running=stats.running,
+        waiting=stats.waiting,
+        leases=stats.leases,
+        watches=stats.watches,
+        size_bytes=stats.size_bytes,
+    )

@@ -23,6 +23,7 @@ from gagent_grpc.client.acp.exchanging import Exchanging
 from gagent_grpc.client.acp.handling import ACPHandling
 from gagent_grpc.client.active import leave
 from gagent_grpc.client.ams import AmsClient, why_no_answer
+from gagent_grpc.client.contexts import ContextCalls, Sharing
 from gagent_grpc.client.conversations import ENDINGS, Conversations
 from gagent_grpc.client.conversing import Conversing
 from gagent_grpc.client.df import DfClient, entry_of
@@ -59,7 +60,7 @@ Receivers = str | AgentIdentifier | Iterable[str | AgentIdentifier]
 HandlerT = TypeVar("HandlerT", bound=Callable[..., Any])
 
 
-class Agent(Conversing, Exchanging, Delegating, Executing, Listening):
+class Agent(Conversing, Exchanging, Delegating, Executing, Listening, Sharing):
     """One agent. Open while its block lasts, or while `run` does.
 
     Handlers are registered with `on`; each message goes to the first one that fits. Text that a handler returns is sent
@@ -130,6 +131,7 @@ class Agent(Conversing, Exchanging, Delegating, Executing, Listening):
             granted=self._lease.granted,
         )
         super().__init__(self.name, self._session.deliveries)
+        self._activity.before = self._participants.concerns
         self._sender = Sender(self.name, self._session, self._limits)
         self._acp = ACPHandling(
             self.name, self._handling, self._session.deliveries, self._send_acp_answer, lambda: self._session.platform
@@ -143,6 +145,7 @@ class Agent(Conversing, Exchanging, Delegating, Executing, Listening):
         """The directory facilitator, in this agent's name."""
         self._conversations.attach(self._session, self._sender, self.ams)
         self._task_calls = TaskCalls(calls)
+        self._context_calls = ContextCalls(calls)
         self._executor = Executor(self, self._task_calls, self._session, self._activity, self._limits)
 
     # ---- life ------------------------------------------------------------------------------------------------------
@@ -241,8 +244,8 @@ class Agent(Conversing, Exchanging, Delegating, Executing, Listening):
 
         Timers and behaviours are cancelled. Handlers that run are given ``grace`` seconds to finish; what is left then
         comes again to the next session. Tasks are given the same first; then their handlers are cancelled, and they fail, or
-        go to the next executor when their lease ends. Then `take_down` is called. Whatever of these calls this cannot wait for its own
-        end: it returns at once, and the session closes when all handlers have returned; `run` and `wait` return then.
+        are given back where they are to be delivered again, as are those that have not begun. Then `take_down` is called.
+        Whatever of these calls this cannot wait for its own end: it returns at once, and the session closes when all handlers have returned; `run` and `wait` return then.
 
         Args:
             deregister: Free the name, too; mail that is left is given up.

@@ -154,6 +154,10 @@ class Bids:
             self._leave(made)
             raise
 
+    def concerns(self, message: Received) -> bool:
+        """Return whether an `accept-proposal` or `reject-proposal` is about an open bid."""
+        return self._find(message) is not None
+
     async def decided(self, message: Received) -> bool:
         """Take an `accept-proposal` or `reject-proposal`; return whether it is about an open bid."""
         bid = self._find(message)
@@ -196,11 +200,19 @@ class Bids:
         else:
             await self._handling.answer(message, Performative.INFORM, "done" if result is None else result)
 
-    async def cancel(self, message: Received) -> bool:
-        """Take a `cancel`; return whether it is about a bid that waits for a decision."""
+    def is_cancelled_by(self, message: Received) -> bool:
+        """Return whether a `cancel` is about a bid that waits for a decision."""
+        return self._cancelled_by(message) is not None
+
+    def _cancelled_by(self, message: Received) -> Bid | None:
         key = key_of(message)
         bid = self._by_conversation.get(key) if key is not None else None
-        if bid is None or bid.decision is not None:
+        return bid if bid is not None and bid.decision is None else None
+
+    async def cancel(self, message: Received) -> bool:
+        """Take a `cancel`; return whether it is about a bid that waits for a decision."""
+        bid = self._cancelled_by(message)
+        if bid is None:
             return False
         bid.decision = message
         self._leave(bid)

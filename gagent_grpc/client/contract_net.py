@@ -439,11 +439,16 @@ class CallForProposals:
         proposal._result.set_result(message)
         return True
 
+    def wants(self, message: Received) -> bool:
+        """Return whether a message is a proposal of somebody who was called."""
+        name = self._conversations.bare(message.sender.name if message.sender is not None else "")
+        return message.performative is Performative.PROPOSE and name in self._answers
+
     async def handle(self, message: Received) -> bool:
         """Reject a proposal that came too late, or is the second one of its maker."""
-        name = self._conversations.bare(message.sender.name if message.sender is not None else "")
-        if message.performative is not Performative.PROPOSE or name not in self._answers:
+        if not self.wants(message):
             return False
+        name = self._conversations.bare(message.sender.name if message.sender is not None else "")
         stage = self._net.stage_of(name)
         standing = self._proposals.get(name)
         if standing is not None and standing.message.id != message.id:

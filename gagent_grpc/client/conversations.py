@@ -98,6 +98,10 @@ class Conversation(Protocol):
         """
         ...
 
+    def wants(self, message: Received) -> bool:
+        """Return whether `handle` deals with a message that `take` left."""
+        ...
+
     async def handle(self, message: Received) -> bool:
         """Deal with what `take` left, as a handler does; return whether that was done."""
         ...
@@ -178,6 +182,11 @@ class Conversations:
         acl = delivery.message.acl
         conversation = self.find(acl.conversation_id or acl.in_reply_to)
         return conversation is not None and conversation.take(delivery, sender, self.bare(answered_for(acl, sender)))
+
+    def wants(self, message: Received) -> bool:
+        """Return whether `handle` has a conversation deal with a message."""
+        conversation = self.find(message.conversation_id or message.in_reply_to or "")
+        return conversation is not None and conversation.wants(message)
 
     async def handle(self, message: Received) -> bool:
         """Have a conversation deal with a message that it did not take at once; return whether it did."""

@@ -39,6 +39,8 @@ _logger = logging.getLogger(__name__)
 
 _LAST_WORDS_S = 3.0
 """Seconds in which the bus is to hear of an attempt that is cut off; else its lease tells."""
+_AT_ONCE = 16
+"""Attempts that are given back at the same time."""
 _LISTEN_AFTER_S = 0.05
 _CONCERNS = {TaskEventKind.ANSWER, TaskEventKind.SIGNAL, TaskEventKind.CANCEL_REQUESTED}
 _ROLE = "role:"
@@ -106,26 +108,47 @@ class Executor:
     async def stop(self, patience: float | None) -> None:
         """Begin no attempt any more, and end those that run. Idempotent.
 
-        What has not begun waits at the bus. What runs is given ``patience`` seconds to end, or all the time it needs for
+        What has not begun is given back. What runs is given ``patience`` seconds to end, or all the time it needs for
         None, and is then cut off: handlers are cancelled, and the bus hears of it. There a task fails, unless it is one that
-        is to be delivered again: that one goes to the next executor when its lease ends.
+        is to be delivered again: that one is given back, too, and goes to the next executor at once.
         """
         self._closed = True
         waiting, self._waiting = self._waiting, deque()
-        for job, _, _ in waiting:
-            self._deliveries.leave(job)
         running = {task for task in self._running if task is not asyncio.current_task()}
-        if running:
-            _, running = await asyncio.wait(running, timeout=patience)
-        for task in running:
-            task.cancel()
-        if running:
-            await asyncio.wait(running)
+        async with asyncio.TaskGroup() as group:
+            if waiting:
+                group.create_task(self._give_back(waiting))
+            if running:
+                _, running = await asyncio.wait(running, timeout=patience)
+            for task in running:
+                task.cancel()
+            if running:
+                await asyncio.wait(running)
 
     async def aclose(self) -> None:
         """End everything at once. Idempotent."""
         await self.stop(0.0)
         self._threads.close()
+
+    async def _give_back(self, waiting: deque[tuple[Job, TaskKey, int]]) -> None:
+        """Give back attempts that have not begun, as far as the bus hears of it in time; the rest comes to the next session."""
+        room = asyncio.Semaphore(_AT_ONCE)
+
+        async def give_back(job: Job, key: TaskKey, attempt: int) -> None:
+            async with room:
+                await self._release(key, attempt, self._was_closed, leaving=True)
+            self._deliveries.handled(job)
+
+        left = {asyncio.create_task(give_back(*one)): one[0] for one in waiting}
+        try:
+            # Nobody hears of it where there is no session.
+            await asyncio.wait(left, timeout=_LAST_WORDS_S if self._session.is_open else 0.0)
+        finally:
+            for task, job in left.items():
+                if not task.done() or task.exception() is not None:
+                    task.cancel()
+                    self._deliveries.leave(job)
+            await asyncio.gather(*left, return_exceptions=True)
 
     # ---- DELEGATEs -------------------------------------------------------------------------------------------------
 
@@ -221,14 +244,15 @@ class Executor:
         """Run the handler of an attempt to its end, and say how it ended."""
         reporting = asyncio.create_task(context.reports.run(), name=f"reports on {key.task_id}")
         cancelling = asyncio.create_task(context.to_cancel.wait())
+        releasing = asyncio.create_task(context.to_release.wait())
         handling = asyncio.create_task(self._call(context, entry), name=f"handler of {key.task_id}")
         listening = asyncio.create_task(self._listen(context), name=f"watch of {key.task_id}")
         # Whoever closes the agent from inside the handler cannot wait for its end.
         self._activity.own(handling)
         try:
-            await asyncio.wait({handling, reporting, cancelling}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({handling, reporting, cancelling, releasing}, return_when=asyncio.FIRST_COMPLETED)
             if not handling.done():
-                # Called off, or lost.
+                # Called off, given back, or lost.
                 context.stop()
                 if entry.is_async:
                     handling.cancel()
@@ -242,7 +266,7 @@ class Executor:
         finally:
             context.stop()
             context.end()
-            leftover = {handling, reporting, cancelling, listening}
+            leftover = {handling, reporting, cancelling, releasing, listening}
             for task in leftover:
                 task.cancel()
             await asyncio.gather(*leftover, return_exceptions=True)
@@ -280,7 +304,11 @@ class Executor:
         return await made if inspect.isawaitable(made) else made
 
     async def _conclude(self, context: TaskContext, handling: asyncio.Task[Any], key: TaskKey) -> None:
-        """The handler is done: tell what is left to tell, and how the task ends."""
+        """The handler is done: tell what is left to tell, and how the task ends, or that it is given back."""
+        if context.release_reason is not None and not context.to_cancel.is_set():
+            # Whatever the handler came to: that it is given back has been promised.
+            await self._flush_and_release(context, key, context.release_reason, leaving=self._closed)
+            return
         state, text = self._outcome(context, handling, key)
         try:
             await context.reports.flush()
@@ -333,6 +361,32 @@ class Executor:
             else:
                 _logger.warning("%s: the end of the task %s was not taken: %s", self._agent.name, key.task_id, error)
 
+    async def _flush_and_release(self, context: TaskContext, key: TaskKey, reason: str, *, leaving: bool) -> None:
+        try:
+            await context.reports.flush()
+        except BusError as error:
+            if is_gone(error):
+                _logger.info("%s: the task %s is another's: %s", self._agent.name, key.task_id, error)
+                return
+            _logger.warning("%s: something told of the task %s was refused: %s", self._agent.name, key.task_id, error)
+        try:
+            await self._release(key, context.attempt, reason, leaving=leaving)
+        except BusError as error:
+            _logger.warning("%s: the task %s was not taken back: %s", self._agent.name, key.task_id, error)
+
+    async def _release(self, key: TaskKey, attempt: int, reason: str, *, leaving: bool) -> None:
+        """Give an attempt back, until the bus has heard it; one that is nobody's any more is none to give back."""
+        try:
+            await self._calls.insist(lambda: self._calls.release(key, attempt, reason, leaving=leaving))
+        except BusError as error:
+            if not is_gone(error):
+                raise
+            _logger.info("%s: the task %s is not given back: %s", self._agent.name, key.task_id, error)
+
+    @property
+    def _was_closed(self) -> str:
+        return f"{self._agent.name} was closed"
+
     async def _cut_off(self, context: TaskContext, handling: asyncio.Task[Any], key: TaskKey) -> None:
         """The agent ends before its handler did: cancel that one, and say what can be said in time."""
         context.stop()
@@ -347,8 +401,12 @@ class Executor:
                 if context.to_cancel.is_set():
                     reason = context.cancel_reason or "cancelled as was asked for"
                     await self._end(key, context.attempt, TaskState.CANCELLED, reason)
+                elif context.release_reason is not None:
+                    await self._release(key, context.attempt, context.release_reason, leaving=True)
                 elif context.task.on_executor_lost is OnExecutorLost.FAIL:
-                    await self._end(key, context.attempt, TaskState.FAILED, f"{self._agent.name} was closed")
+                    await self._end(key, context.attempt, TaskState.FAILED, self._was_closed)
+                else:
+                    await self._release(key, context.attempt, self._was_closed, leaving=True)
         except (TimeoutError, BusError) as error:
             _logger.warning("%s: the task %s was cut off: %r", self._agent.name, key.task_id, error)
 

@@ -82,6 +82,20 @@ class Participants:
         except Declined as declined:
             await self._decline(message, declined)
 
+    def concerns(self, message: Received) -> bool:
+        """Return whether a message is one that `handle` deals with by itself, because of a conversation that goes on."""
+        act = message.performative
+        if act not in _OURS:
+            return False
+        if act is Performative.PROPOSE:
+            return self._conversations.wants(message)
+        if act is not Performative.CANCEL:
+            return self.bids.concerns(message)
+        if self.publishing.concerns(message) or self.bids.is_cancelled_by(message):
+            return True
+        key = key_of(message)
+        return key is not None and self._handling.running.knows(key) and self._handling.handlers.find(message) is None
+
     async def _dealt_with(self, act: Performative, message: Received) -> bool:
         if act is Performative.PROPOSE:
             return await self._conversations.handle(message)

@@ -195,6 +195,10 @@ class Publishing:
                 text = f"the subscription failed: {type(error).__name__}"
                 await subscriber._finish(Performative.FAILURE, text, user_parameters=BY_PROGRAM)
 
+    def concerns(self, message: Received) -> bool:
+        """Return whether a `cancel` is about an open subscription."""
+        return _key(message) in self._open
+
     async def cancel(self, message: Received) -> bool:
         """Take a `cancel`; return whether a subscription was ended by it, and its handler, too."""
         subscriber = self._open.get(_key(message))

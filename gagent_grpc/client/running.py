@@ -69,6 +69,10 @@ class Running:
             return CANCELLED
         return answer
 
+    def knows(self, key: Key) -> bool:
+        """Return whether a handler is at work under ``key``, or was ended and its cancel is not answered yet."""
+        return key in self._at_work or key in self._cancelled
+
     def cancel(self, key: Key) -> bool:
         """End the handler that is at work under ``key``; return whether there is one."""
         work = self._at_work.get(key)

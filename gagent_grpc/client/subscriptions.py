@@ -227,6 +227,10 @@ class Subscription:
                 _logger.warning(text, self._protocol.initiator, self._name)
         self._waiting.append(notice)
 
+    def wants(self, message: Received) -> bool:
+        """Nothing that `take` left."""
+        return False
+
     async def handle(self, message: Received) -> bool:
         """Nothing is left by `take` that is dealt with here."""
         return False

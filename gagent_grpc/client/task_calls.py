@@ -237,6 +237,13 @@ class TaskCalls:
         )
         await self._calls.unary((await self._stub()).FailTask, request)
 
+    async def release(self, key: TaskKey, attempt: int, reason: str, *, leaving: bool) -> None:
+        """Give an attempt back, 0 for the one that is due; ``leaving`` when the session is about to end."""
+        request = task_service_pb2.ReleaseTaskRequest(
+            delegator=key.delegator, task_id=key.task_id, attempt=attempt, reason=reason, leaving=leaving
+        )
+        await self._calls.unary((await self._stub()).ReleaseTask, request)
+
 
 class Pauses:
     """Waits between two streams that follow the same task: longer each time, until something is heard again."""

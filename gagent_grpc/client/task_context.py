@@ -13,7 +13,7 @@ import math
 from collections import deque
 from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from gagent_grpc.acp.free_json import json_text
 from gagent_grpc.acp.tasks import Attachment, DelegatedTask, OnExecutorLost, Signal, TaskEvent, TaskEventKind, TaskKey
@@ -25,6 +25,7 @@ from gagent_grpc.errors import AnswerTimeout, InvalidArgument, PreconditionFaile
 
 if TYPE_CHECKING:
     from gagent_grpc.client.agent import Agent
+    from gagent_grpc.client.contexts import SharedContext
     from gagent_grpc.client.tasks import Task
 
 _logger = logging.getLogger(__name__)
@@ -82,6 +83,11 @@ class _Attempt:
         """When the task expires; None for never."""
         return self.task.deadline
 
+    @property
+    def shared(self) -> SharedContext:
+        """The shared context of the tree that the task belongs to, as `Agent.context` returns it."""
+        return self.agent.context(task=self.task)
+
 
 class TaskContext(_Attempt):
     """One attempt at a task, for a handler that is `async def`.
@@ -100,6 +106,9 @@ class TaskContext(_Attempt):
         self._stopped = False
         self.cancel_reason = ""
         """Why the delegator wants the task to end, in words; "" where it said nothing."""
+        self.release_reason: str | None = None
+        """Why the handler gives the attempt back, in words; None while it does not."""
+        self._over = asyncio.Event()
         self._reports = Reports(
             calls,
             begun,
@@ -109,12 +118,13 @@ class TaskContext(_Attempt):
             cancelled=self._to_be_cancelled,
         )
         self._to_cancel = asyncio.Event()
+        self._to_release = asyncio.Event()
 
     # ---- for the handler -------------------------------------------------------------------------------------------
 
     @property
     def cancelled(self) -> bool:
-        """Whether this attempt is to end: the delegator asked for it, or it is not in force any more."""
+        """Whether this attempt is to end: the delegator asked for it, it is given back, or it is not in force any more."""
         return self._stopped
 
     async def progress(self, fraction: float | None = None, note: str = "") -> None:
@@ -205,6 +215,30 @@ class TaskContext(_Attempt):
         if self.cancelled:
             raise asyncio.CancelledError
 
+    async def release(self, reason: str = "") -> NoReturn:
+        """Give this attempt back, and end the handler: it is cancelled here, may clean up, and what it returns is nobody's.
+
+        The task is handed over again at once, whatever its policy, with what was saved last: to another agent that serves
+        its role, where there is one, else to this one. The attempt does not count as lost. The bus takes 20 attempts at a
+        task back; from then on they count.
+
+        Args:
+            reason: Why, in words.
+
+        Raises:
+            asyncio.CancelledError: Always, when the attempt was in force.
+            InvalidArgument: The reason is no text.
+            PreconditionFailed: The attempt is over, or not in force any more.
+        """
+        reason = _text(reason, "reason")
+        if self._reports.over is not None:
+            raise self._reports.over
+        self.release_reason = reason
+        self._to_release.set()
+        # Whoever runs the handler cancels it, so that it ends as by any other cancellation.
+        await self._over.wait()
+        raise asyncio.CancelledError
+
     async def delegate(
         self,
         target: str,
@@ -251,6 +285,11 @@ class TaskContext(_Attempt):
         return self._to_cancel
 
     @property
+    def to_release(self) -> asyncio.Event:
+        """Set once the handler has given the attempt back."""
+        return self._to_release
+
+    @property
     def reports(self) -> Reports:
         """What is told of the attempt."""
         return self._reports
@@ -258,6 +297,7 @@ class TaskContext(_Attempt):
     def stop(self) -> None:
         """The attempt is to end: whoever waits in a thread hears it."""
         self._stopped = True
+        self._over.set()
         if self._answer is not None and not self._answer.done():
             self._answer.cancel()
 
@@ -265,6 +305,7 @@ class TaskContext(_Attempt):
         """The handler is done; what is left of it in other tasks hears no more."""
         self._ended = True
         self._came.set()
+        self._over.set()
 
     def _to_be_cancelled(self) -> None:
         self._to_cancel.set()
@@ -301,7 +342,7 @@ class BlockingTaskContext(_Attempt):
 
     @property
     def cancelled(self) -> bool:
-        """Whether this attempt is to end: the delegator asked for it, or it is not in force any more."""
+        """Whether this attempt is to end: the delegator asked for it, it is given back, or it is not in force any more."""
         return self._context.cancelled
 
     def check(self) -> None:
@@ -323,6 +364,11 @@ class BlockingTaskContext(_Attempt):
     def ask(self, question: str, *, timeout: float | None = None) -> Any:
         """As `TaskContext.ask`."""
         return self.run(self._context.ask(question, timeout=timeout))
+
+    def release(self, reason: str = "") -> NoReturn:
+        """As `TaskContext.release`; raises `asyncio.CancelledError`, at which the handler has to end."""
+        self.run(self._context.release(reason))
+        raise asyncio.CancelledError
 
     def signals(self) -> Iterator[Signal]:
         """Iterate over what the delegator has told this task and was not read yet; waits for nothing."""

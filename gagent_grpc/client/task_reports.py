@@ -24,6 +24,8 @@ _logger = logging.getLogger(__name__)
 
 _REPORT_BYTES = MIB // 2
 """Output that one report takes along, in bytes; a single part may be larger."""
+_REPORT_PARTS = 500
+"""Parts of output that one report takes along, fewer than a bus keeps events: one that is in doubt is looked for in them."""
 _LOOK_BACK = 400
 """Events of ours after which the place in the log is found anew, well below what a bus keeps of them."""
 _TELLING = (TaskEventKind.OUTPUT, TaskEventKind.CHECKPOINT)
@@ -240,7 +242,9 @@ class Reports:
         size = 0
         # What else the report tells counts, too, and is short.
         most = min(_REPORT_BYTES, self._largest - request.ByteSize())
-        while self._output and (size == 0 or size + self._output[0].ByteSize() <= most):
+        while self._output and (
+            not request.output or (size + self._output[0].ByteSize() <= most and len(request.output) < _REPORT_PARTS)
+        ):
             part = self._output.popleft()
             size += part.ByteSize()
             request.output.append(part)

@@ -52,7 +52,8 @@ class TrafficEvent:
     sender: str
     """`name@platform`; of CONVERSATION_ENDED who began it."""
     receiver: str
-    """`name@platform`; of REFUSED the address as it was written, "" for a message that could not be read."""
+    """`name@platform`; of REFUSED another address, such as `role:planner`, as it was written, "" for a message that could not
+    be read."""
     via: str
     """Address that led to the receiver when it was not its own, such as `role:planner`; else ""."""
     message_id: str

@@ -6,6 +6,7 @@ Owns: everything that names `grpc` on the client's side but the frames. Leaves t
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import os
 from typing import Any, Protocol, TypeVar
 
@@ -60,7 +61,23 @@ def endpoints(bus: str | None) -> list[str]:
 
 def open_channel(endpoint: str) -> grpc.aio.Channel:
     """Return a channel to one endpoint; it connects when it is first used."""
-    return grpc.aio.insecure_channel(endpoint, options=OPTIONS)
+    options = [*OPTIONS, _NO_PROXY] if _is_loopback(endpoint) else OPTIONS
+    return grpc.aio.insecure_channel(endpoint, options=options)
+
+
+_NO_PROXY = ("grpc.enable_http_proxy", 0)
+"""gRPC asks the proxy that `http_proxy` names even for this machine, which means another one to the proxy."""
+
+
+def _is_loopback(endpoint: str) -> bool:
+    host = endpoint.rpartition(":")[0].strip("[]")
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        # Another name; where it leads is for the network to say.
+        return False
 
 
 def session_metadata(token: str) -> tuple[tuple[str, str], ...]:
@@ -77,6 +94,10 @@ def is_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
+_CLOSED_HERE = "Locally cancelled"
+"""How the status begins that gRPC gives a call whose channel was closed on this side; what it says is no word of the bus."""
+
+
 def error_from_status(error: grpc.aio.AioRpcError, endpoint: str) -> BusError:
     """Return the error that the status of a call stands for."""
     info, retry_after = _error_details(error)
@@ -91,6 +112,8 @@ def error_from_status(error: grpc.aio.AioRpcError, endpoint: str) -> BusError:
         return BusUnreachable(endpoint, "" if "connect" in text.lower() else text)
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return BusUnreachable(endpoint, "the call was not answered in time")
+    if code is grpc.StatusCode.CANCELLED and text.startswith(_CLOSED_HERE):
+        return BusUnreachable(endpoint, "the connection was closed")
     by_status = {cls.status: cls for cls in (errors.Unauthenticated, errors.Unauthorised, errors.UnsupportedFunction)}
     cls = by_status.get(code.name, BusError)
     return cls(f"{code.name}: {text}")

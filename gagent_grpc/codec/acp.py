@@ -20,8 +20,12 @@ from typing import Any
 
 from google.protobuf.message import Message
 
+from gagent_grpc.acp.delegations import attachment_json, attachments_of, attempts_of, policy_of
 from gagent_grpc.acp.free_json import json_text, json_value
 from gagent_grpc.acp.message import ACPMessage, ACPMessageType, ACPMetadata
+from gagent_grpc.acp.moments import iso_text, moment_of
+from gagent_grpc.acp.tasks import OnExecutorLost
+from gagent_grpc.codec.tasks import attachment_from_proto, attachment_to_proto
 from gagent_grpc.codec.times import datetime_of, timestamp_to_proto
 from gagent_grpc.envelope import Priority
 from gagent_grpc.errors import InvalidArgument
@@ -33,6 +37,7 @@ _NUMBERS = {
 TYPES_BY_NUMBER = {int(number): kind for kind, number in _NUMBERS.items()}
 """The types by their numbers on the wire."""
 _PRIORITIES = {int(one): str(one) for one in Priority}
+_POLICIES = {int(one): str(one) for one in OnExecutorLost}
 _PRIORITY_NUMBERS = {name: number for number, name in _PRIORITIES.items()}
 _CONTENT, _NAME, _MESSAGE, _JSON = "content:", "as:", "message:", "json:"
 _PREFIXES = (_CONTENT, _NAME, _MESSAGE, _JSON)
@@ -72,6 +77,34 @@ def _object(value: Any) -> Any:
     return json_text(value, "content.parameters") if isinstance(value, Mapping) else None
 
 
+def _order_text(key: str) -> Callable[[Any], Any]:
+    def write(value: Any) -> Any:
+        if value is not None and not isinstance(value, str):
+            raise InvalidArgument(f"{key} of type {type(value).__name__}; expected text", field=f"content.{key}")
+        return value
+
+    return write
+
+
+def _deadline(value: Any) -> Any:
+    moment = moment_of(value, "content.deadline")
+    return None if moment is None else timestamp_to_proto(moment, "content.deadline")
+
+
+def _policy(value: Any) -> Any:
+    return None if value is None else int(policy_of(value, "content.on_executor_lost"))
+
+
+def _attempts(value: Any) -> Any:
+    return None if value is None else attempts_of(value, "content.max_attempts")
+
+
+def _attachments(value: Any) -> Any:
+    if value is None:
+        return None
+    return [attachment_to_proto(one) for one in attachments_of(value, "content.attachments")]
+
+
 def _any(value: Any) -> Any:
     return json_text(value, "content.result")
 
@@ -85,6 +118,17 @@ _PARTS: dict[str, tuple[_Field, ...]] = {
         _Field("callback_url", "callback_url", _text),
         _Field("attempt", "attempt", _count),
         _Field("delegator", "delegator", _text),
+        _Field("deadline", "deadline", _deadline, lambda moment: iso_text(datetime_of(moment))),
+        _Field("on_executor_lost", "on_executor_lost", _policy, lambda number: _POLICIES.get(number, number)),
+        _Field("max_attempts", "max_attempts", _attempts),
+        _Field("parent_delegator", "parent_delegator", _order_text("parent_delegator")),
+        _Field("parent_task_id", "parent_task_id", _order_text("parent_task_id")),
+        _Field(
+            "attachments",
+            "attachments",
+            _attachments,
+            lambda found: [attachment_json(attachment_from_proto(one)) for one in found],
+        ),
     ),
     "update": (
         _TASK_ID,
@@ -201,12 +245,22 @@ def _content_to_proto(message: ACPMessage, into: acp_pb2.AcpMessage) -> dict[str
             entries[f"{_NAME}{field.key}"] = key
         value = field.write(content[key]) if key in content else None
         if value is not None:
-            setattr(made, field.name, value)
+            _put(made, field.name, value)
     arrives = _part_to_content(part, made, {name.removeprefix(_NAME): key for name, key in entries.items()})
     for key, value in content.items():
         if key not in arrives or not _same(arrives[key], value):
             entries[f"{_CONTENT}{key}"] = json_text(value, f"content.{key}")
     return entries
+
+
+def _put(made: Message, name: str, value: Any) -> None:
+    """Set a field of whatever kind."""
+    if isinstance(value, Message):
+        getattr(made, name).CopyFrom(value)
+    elif isinstance(value, list):
+        getattr(made, name).extend(value)
+    else:
+        setattr(made, name, value)
 
 
 def _content_from_proto(message: acp_pb2.AcpMessage, entries: dict[str, str]) -> Any:

@@ -7,14 +7,24 @@ a message valid on its own (`codec.envelope`).
 from __future__ import annotations
 
 import math
-from typing import cast
+from collections.abc import Callable
+from typing import TypeVar, cast
 
 from gagent_grpc.acp.task_messages import TaskMessage, TaskMessageKind
-from gagent_grpc.codec.times import timestamp_of
+from gagent_grpc.acp.tasks import OnExecutorLost
+from gagent_grpc.codec.tasks import (
+    attachment_from_proto,
+    attachment_to_proto,
+    parent_from_proto,
+    policy_from_proto,
+    policy_to_proto,
+)
+from gagent_grpc.codec.times import seconds_of, timestamp_of
 from gagent_grpc.envelope import Priority
-from gagent_grpc.errors import InvalidArgument
+from gagent_grpc.errors import InvalidArgument, MissingParameter
 from gagent_grpc.pb.gagent.v1 import acp_pb2, bus_service_pb2
 
+T = TypeVar("T")
 _KINDS = {int(kind): kind for kind in TaskMessageKind}
 _PARTS = {
     TaskMessageKind.DELEGATE: "delegation",
@@ -32,7 +42,8 @@ def read_task_message(payload: bytes) -> TaskMessage | None:
     A message whose content is free JSON is about none, nor is one of another kind than its content belongs to.
 
     Raises:
-        InvalidArgument: Its progress or its ttl is no number that it can be.
+        InvalidArgument: Its progress or its ttl is no number that it can be, its policy is none, or its parent is named by
+            half.
     """
     acp = bus_service_pb2.BusMessage.FromString(payload).acp
     kind = _KINDS.get(acp.message_type)
@@ -52,6 +63,12 @@ def read_task_message(payload: bytes) -> TaskMessage | None:
             callback_url=order.callback_url if order.HasField("callback_url") else None,
             attempt=order.attempt,
             delegator=order.delegator,
+            # Before the epoch is as much over as one second after it.
+            deadline=max(1.0, seconds_of(order.deadline)) if order.HasField("deadline") else 0.0,
+            on_executor_lost=_of_delegation(lambda: policy_from_proto(order.on_executor_lost)),
+            max_attempts=order.max_attempts,
+            parent=_of_delegation(lambda: parent_from_proto(order.parent_delegator, order.parent_task_id)),
+            attachments=tuple(attachment_from_proto(one) for one in order.attachments),
             ttl_seconds=ttl,
         )
     if which == "update":
@@ -110,6 +127,14 @@ def write_task_message(
         order.attempt, order.delegator = message.attempt, message.delegator
         if message.callback_url is not None:
             order.callback_url = message.callback_url
+        if message.deadline:
+            order.deadline.CopyFrom(timestamp_of(message.deadline))
+        if message.on_executor_lost is not OnExecutorLost.FAIL:
+            order.on_executor_lost = policy_to_proto(message.on_executor_lost)
+        order.max_attempts = message.max_attempts
+        if message.parent is not None:
+            order.parent_delegator, order.parent_task_id = message.parent
+        order.attachments.extend(attachment_to_proto(one) for one in message.attachments)
     elif part == "update":
         update = acp.update
         update.task_id, update.status = message.task_id, message.status
@@ -126,6 +151,16 @@ def write_task_message(
         error = acp.error
         error.code, error.text, error.task_id = message.code, message.text, message.task_id
     return made.SerializeToString()
+
+
+def _of_delegation(read: Callable[[], T]) -> T:
+    """Return what ``read`` returns; what is wrong with it is said of the DELEGATE."""
+    try:
+        return read()
+    except MissingParameter as error:
+        raise InvalidArgument(f"{error.parameter} is missing", field=f"acp.delegation.{error.parameter}") from error
+    except InvalidArgument as error:
+        raise InvalidArgument(str(error), field=f"acp.delegation.{error.field}") from error
 
 
 def complete_delegation(payload: bytes, *, task_id: str, message_id: str) -> bytes:

@@ -21,7 +21,7 @@ from gagent_grpc.acp.tasks import (
 )
 from gagent_grpc.codec.times import datetime_of
 from gagent_grpc.envelope import Priority
-from gagent_grpc.errors import InvalidArgument
+from gagent_grpc.errors import InvalidArgument, MissingParameter
 from gagent_grpc.pb.gagent.v1 import acp_pb2, task_service_pb2
 
 _STATES = {int(state): state for state in TaskState}
@@ -41,9 +41,36 @@ def state_to_proto(state: TaskState) -> task_service_pb2.TaskState.ValueType:
     return cast("task_service_pb2.TaskState.ValueType", int(state))
 
 
-def policy_to_proto(policy: OnExecutorLost) -> task_service_pb2.ExecutorLostPolicy.ValueType:
+def policy_to_proto(policy: OnExecutorLost) -> acp_pb2.ExecutorLostPolicy.ValueType:
     """Return a policy as it travels."""
-    return cast("task_service_pb2.ExecutorLostPolicy.ValueType", int(policy))
+    return cast("acp_pb2.ExecutorLostPolicy.ValueType", int(policy))
+
+
+def policy_from_proto(number: int) -> OnExecutorLost:
+    """Return the policy with a number; an absent one means FAIL.
+
+    Raises:
+        InvalidArgument: There is none.
+    """
+    try:
+        return OnExecutorLost(number or OnExecutorLost.FAIL)
+    except ValueError:
+        raise InvalidArgument(
+            f"on_executor_lost {number}; expected 1 (fail) or 2 (redeliver)", field="on_executor_lost"
+        ) from None
+
+
+def parent_from_proto(delegator: str, task_id: str) -> TaskKey | None:
+    """Return the parent that is named; None where none is.
+
+    Raises:
+        MissingParameter: It is named by half.
+    """
+    if not (delegator or task_id):
+        return None
+    if not (delegator and task_id):
+        raise MissingParameter("task", "parent_delegator" if task_id else "parent_task_id")
+    return TaskKey(delegator, task_id)
 
 
 def priority_to_proto(priority: Priority) -> acp_pb2.Priority.ValueType:
@@ -51,7 +78,7 @@ def priority_to_proto(priority: Priority) -> acp_pb2.Priority.ValueType:
     return cast("acp_pb2.Priority.ValueType", int(priority))
 
 
-def attachment_to_proto(attachment: Attachment) -> task_service_pb2.TaskAttachment:
+def attachment_to_proto(attachment: Attachment) -> acp_pb2.TaskAttachment:
     """Return an attachment as it travels.
 
     Raises:
@@ -60,7 +87,7 @@ def attachment_to_proto(attachment: Attachment) -> task_service_pb2.TaskAttachme
     if not attachment.uri or not attachment.media_type:
         raise InvalidArgument("attachment: without uri or media_type; expected both", field="attachments")
     try:
-        return task_service_pb2.TaskAttachment(
+        return acp_pb2.TaskAttachment(
             name=attachment.name,
             media_type=attachment.media_type,
             digest=attachment.digest,
@@ -71,7 +98,7 @@ def attachment_to_proto(attachment: Attachment) -> task_service_pb2.TaskAttachme
         raise InvalidArgument(f"attachment: cannot be sent ({error})", field="attachments") from error
 
 
-def attachment_from_proto(attachment: task_service_pb2.TaskAttachment) -> Attachment:
+def attachment_from_proto(attachment: acp_pb2.TaskAttachment) -> Attachment:
     """Return the attachment in ``attachment``."""
     return Attachment(
         uri=attachment.uri,
@@ -90,6 +117,7 @@ def attempt_from_proto(attempt: task_service_pb2.TaskAttempt) -> TaskAttempt:
         began_at=datetime_of(attempt.began_at),
         ended_at=datetime_of(attempt.ended_at) if attempt.HasField("ended_at") else None,
         outcome=attempt.outcome,
+        released=attempt.released,
     )
 
 

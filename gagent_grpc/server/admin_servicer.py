@@ -20,6 +20,7 @@ from gagent_grpc.pb.gagent.v1 import admin_service_pb2, admin_service_pb2_grpc, 
 from gagent_grpc.server.frames import receipt_to_proto
 from gagent_grpc.server.identity import caller_of
 from gagent_grpc.server.receipts import ReceiptCollector
+from gagent_grpc.server.task_forms import task_stats_to_proto
 from gagent_grpc.server.traffic import tell_traffic
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -63,6 +64,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
             owed_answers=platform.post.debts.count,
             draining=platform.draining or self._stop_requested.is_set(),
             dropped_dead_letters=platform.dead_letters.dropped,
+            tasks=task_stats_to_proto(platform.tasks.table.counts),
         )
 
     async def Drain(self, request: admin_service_pb2.DrainRequest, context: Context) -> admin_service_pb2.DrainResponse:

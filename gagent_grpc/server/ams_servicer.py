@@ -21,7 +21,7 @@ from gagent_grpc.errors import MissingParameter
 from gagent_grpc.pb.gagent.v1 import agent_pb2, ams_service_pb2, ams_service_pb2_grpc
 from gagent_grpc.server.answers import written
 from gagent_grpc.server.identity import caller_of
-from gagent_grpc.server.watching import tell
+from gagent_grpc.server.watching import counted_as, tell
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -104,9 +104,11 @@ class AmsServicer(ams_service_pb2_grpc.AmsServiceServicer):
         self, request: ams_service_pb2.WatchAgentsRequest, context: Context
     ) -> None:
         """Tell who is there, and what changes."""
-        caller_of(self._platform, context)
         watch = self._platform.watch_agents(
-            ams_from_proto(request.template), request.cursor, with_ephemeral=request.with_ephemeral
+            ams_from_proto(request.template),
+            request.cursor,
+            with_ephemeral=request.with_ephemeral,
+            caller=counted_as(caller_of(self._platform, context), context),
         )
         await tell(watch, _news, context, timeout=self._platform.limits.write_timeout)
 

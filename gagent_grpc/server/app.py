@@ -22,6 +22,7 @@ from gagent_grpc.errors import ConfigurationError
 from gagent_grpc.pb.gagent.v1 import (
     admin_service_pb2_grpc,
     ams_service_pb2_grpc,
+    context_service_pb2_grpc,
     df_service_pb2_grpc,
     task_service_pb2_grpc,
 )
@@ -30,6 +31,7 @@ from gagent_grpc.server.admin_servicer import AdminServicer
 from gagent_grpc.server.ams_servicer import AmsServicer
 from gagent_grpc.server.bus_servicer import BusServicer
 from gagent_grpc.server.clock import SteadyClock
+from gagent_grpc.server.context_servicer import ContextServicer
 from gagent_grpc.server.df_servicer import DfServicer
 from gagent_grpc.server.interceptors import ErrorInterceptor
 from gagent_grpc.server.options import max_concurrent_rpcs, max_connections, server_options
@@ -69,6 +71,7 @@ class Bus:
         # Last, since those who watch see how it ends.
         self.platform.post.traffic.close()
         self.platform.tasks.close()
+        self.platform.contexts.close()
         # Sessions have ended by now; this waits for unary calls and refuses new ones.
         await self._server.stop(self.platform.limits.drain_grace)
 
@@ -114,6 +117,7 @@ async def open_bus(
         ams_service_pb2_grpc.add_AmsServiceServicer_to_server(AmsServicer(core), server)
         df_service_pb2_grpc.add_DfServiceServicer_to_server(DfServicer(core), server)
         task_service_pb2_grpc.add_TaskServiceServicer_to_server(TaskServicer(core), server)
+        context_service_pb2_grpc.add_ContextServiceServicer_to_server(ContextServicer(core), server)
         stop_requested = asyncio.Event()
         admin_service_pb2_grpc.add_AdminServiceServicer_to_server(AdminServicer(core, stop_requested), server)
         health_pb2_grpc.add_HealthServicer_to_server(healthiness, server)

@@ -13,7 +13,7 @@ from gagent_grpc.codec.times import timestamp_of
 from gagent_grpc.pb.gagent.v1 import df_service_pb2, df_service_pb2_grpc
 from gagent_grpc.server.answers import written
 from gagent_grpc.server.identity import caller_of
-from gagent_grpc.server.watching import tell
+from gagent_grpc.server.watching import counted_as, tell
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -58,8 +58,8 @@ class DfServicer(df_service_pb2_grpc.DfServiceServicer):
         self, request: df_service_pb2.WatchDescriptionsRequest, context: Context
     ) -> None:
         """Tell what matches, and what changes."""
-        caller_of(self._platform, context)
-        watch = self._platform.watch_descriptions(df_from_proto(request.template), request.cursor)
+        caller = counted_as(caller_of(self._platform, context), context)
+        watch = self._platform.watch_descriptions(df_from_proto(request.template), request.cursor, caller=caller)
         await tell(watch, _news, context, timeout=self._platform.limits.write_timeout)
 
     async def DeregisterDescription(

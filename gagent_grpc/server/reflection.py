@@ -20,6 +20,7 @@ from gagent_grpc.pb.gagent.v1 import (
     agent_pb2,
     ams_service_pb2,
     bus_service_pb2,
+    context_service_pb2,
     df_service_pb2,
     task_service_pb2,
 )
@@ -28,6 +29,7 @@ SERVICES = (
     "gagent.v1.AdminService",
     "gagent.v1.AmsService",
     "gagent.v1.BusService",
+    "gagent.v1.ContextService",
     "gagent.v1.DfService",
     "gagent.v1.TaskService",
     "grpc.health.v1.Health",
@@ -41,6 +43,7 @@ _FILES = (
     ams_service_pb2,
     df_service_pb2,
     task_service_pb2,
+    context_service_pb2,
     admin_service_pb2,
     health_pb2,
 )

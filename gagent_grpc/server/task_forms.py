@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gagent_grpc.acp.tasks import OnExecutorLost, TaskKey, TaskState
+from gagent_grpc.acp.tasks import TaskState
 from gagent_grpc.bus.delegation import Wish
+from gagent_grpc.bus.task_table import TaskCounts
 from gagent_grpc.bus.task_values import (
     Answered,
     CancelAsked,
@@ -23,6 +24,8 @@ from gagent_grpc.bus.tasks import Task
 from gagent_grpc.codec.tasks import (
     attachment_from_proto,
     attachment_to_proto,
+    parent_from_proto,
+    policy_from_proto,
     policy_to_proto,
     priority_to_proto,
     state_from_proto,
@@ -30,7 +33,8 @@ from gagent_grpc.codec.tasks import (
 )
 from gagent_grpc.codec.times import seconds_of, timestamp_of
 from gagent_grpc.envelope import Priority
-from gagent_grpc.errors import InvalidArgument, MissingParameter
+from gagent_grpc.errors import InvalidArgument
+from gagent_grpc.pb.gagent.v1 import admin_service_pb2
 from gagent_grpc.pb.gagent.v1 import task_service_pb2 as pb
 
 
@@ -65,7 +69,8 @@ def task_to_proto(task: Task, *, retention: float) -> pb.DelegatedTask:
         last_event=task.last_event,
     )
     for attempt in task.attempts:
-        written = made.attempts.add(number=attempt.number, executor=attempt.executor, outcome=attempt.outcome)
+        written = made.attempts.add(number=attempt.number, executor=attempt.executor)
+        written.outcome, written.released = attempt.outcome, attempt.released
         if attempt.began_at:
             written.began_at.CopyFrom(timestamp_of(attempt.began_at))
         if attempt.ended_at:
@@ -77,6 +82,22 @@ def task_to_proto(task: Task, *, retention: float) -> pb.DelegatedTask:
     if task.state.final:
         made.forgotten_at.CopyFrom(timestamp_of(task.ended_at + retention))
     return made
+
+
+def task_stats_to_proto(counts: TaskCounts) -> admin_service_pb2.TaskStats:
+    """Return what there is of tasks, for operators."""
+    return admin_service_pb2.TaskStats(
+        by_state=[
+            admin_service_pb2.TaskStateCount(state=state_to_proto(state), tasks=count)
+            for state, count in counts.by_state.items()
+        ],
+        delegated=counts.delegated,
+        running=counts.running,
+        waiting=counts.waiting,
+        leases=counts.leases,
+        watches=counts.watches,
+        size_bytes=counts.size,
+    )
 
 
 def event_to_proto(event: TaskEvent) -> pb.TaskEvent:
@@ -114,11 +135,6 @@ def wish_from_proto(request: pb.DelegateTaskRequest) -> Wish:
         InvalidArgument: The deadline is before the epoch, or the policy or the urgency is none.
         MissingParameter: A parent is named by half.
     """
-    parent = None
-    if request.parent_task_id or request.parent_delegator:
-        if not (request.parent_task_id and request.parent_delegator):
-            raise MissingParameter("task", "parent_delegator" if request.parent_task_id else "parent_task_id")
-        parent = TaskKey(request.parent_delegator, request.parent_task_id)
     return Wish(
         request.target,
         request.task_id,
@@ -127,9 +143,9 @@ def wish_from_proto(request: pb.DelegateTaskRequest) -> Wish:
         request.callback_url if request.HasField("callback_url") else None,
         # Before the epoch is as much over as one second after it.
         max(1.0, seconds_of(request.deadline)) if request.HasField("deadline") else 0.0,
-        _policy(request.on_executor_lost),
+        policy_from_proto(request.on_executor_lost),
         request.max_attempts,
-        parent,
+        parent_from_proto(request.parent_delegator, request.parent_task_id),
         tuple(attachment_from_proto(one) for one in request.attachments),
         _priority(request.priority),
     )
@@ -151,15 +167,6 @@ def state_of(number: int, field: str) -> TaskState:
 def states_of(numbers: Iterable[int]) -> frozenset[TaskState]:
     """Return the states with these numbers; errors as `state_of`."""
     return frozenset(state_of(number, "states") for number in numbers)
-
-
-def _policy(number: int) -> OnExecutorLost:
-    try:
-        return OnExecutorLost(number or OnExecutorLost.FAIL)
-    except ValueError:
-        raise InvalidArgument(
-            f"on_executor_lost {number}; expected 1 (fail) or 2 (redeliver)", field="on_executor_lost"
-        ) from None
 
 
 def _priority(number: int) -> Priority:

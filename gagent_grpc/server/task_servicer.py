@@ -78,6 +78,9 @@ class TaskServicer(task_service_pb2_grpc.TaskServiceServicer):
         response = pb.ListTasksResponse()
         last = 0
         for task in found:
+            if task is None:
+                await asyncio.sleep(0)
+                continue
             written = self._written(task)
             room -= written.ByteSize() + _RESULT_BYTES
             # One comes whatever its size, or nobody could get past it.
@@ -148,6 +151,9 @@ class TaskServicer(task_service_pb2_grpc.TaskServiceServicer):
     async def ReportTask(self, request: pb.ReportTaskRequest, context: Context) -> pb.ReportTaskResponse:
         """Note how a task goes."""
         caller = self._caller(context)
+        most = self._platform.limits.task_report_parts
+        if len(request.output) > most:
+            raise InvalidArgument(f"{len(request.output):,} parts; expected at most {most:,} at once", field="output")
         progress = None
         if request.HasField("progress"):
             fraction = request.progress.fraction if request.progress.HasField("fraction") else None
@@ -186,6 +192,15 @@ class TaskServicer(task_service_pb2_grpc.TaskServiceServicer):
         state = state_of(request.state, "state")
         task = self._execution.fail(caller, key, request.attempt, state, request.reason)
         return pb.FailTaskResponse(task=await self._durable(task))
+
+    async def ReleaseTask(self, request: pb.ReleaseTaskRequest, context: Context) -> pb.ReleaseTaskResponse:
+        """Take an attempt back."""
+        caller = self._caller(context)
+        key = self._key(caller, request.delegator, request.task_id)
+        # Who is quick may give back what is being written.
+        await self._platform.flush()
+        task = self._execution.release(caller, key, request.attempt, request.reason, leaving=request.leaving)
+        return pb.ReleaseTaskResponse(task=await self._durable(task))
 
     # ---- inside ----------------------------------------------------------------------------------------------------
 

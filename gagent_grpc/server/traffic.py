@@ -17,6 +17,8 @@ from gagent_grpc.bus.traffic import TrafficEvent
 from gagent_grpc.codec.times import timestamp_of
 from gagent_grpc.errors import InvalidArgument, ResourceExhausted
 from gagent_grpc.pb.gagent.v1 import admin_service_pb2, bus_service_pb2
+from gagent_grpc.server.identity import caller_of
+from gagent_grpc.server.watching import counted_as
 
 _MAX_AGENTS = 1_000
 """Agents that one watch may name."""
@@ -30,13 +32,14 @@ async def tell_traffic(
     Raises:
         InvalidArgument: Too many agents are named.
         InvalidName: One is no name of this platform.
-        ResourceExhausted: Too many watch already, or the client reads nothing.
+        ResourceExhausted: Too many watch already, all together or of this caller, or the client reads nothing.
     """
     if len(request.agents) > _MAX_AGENTS:
         raise InvalidArgument(f"{len(request.agents):,} agents; expected at most {_MAX_AGENTS:,}", field="agents")
     agents = frozenset(f"{platform.ams.local_name(name)}@{platform.name}" for name in request.agents)
     timeout = platform.limits.write_timeout
-    with platform.post.traffic.watching(agents, request.conversation_id) as watch:
+    caller = counted_as(caller_of(platform, context), context)
+    with platform.post.traffic.watching(agents, request.conversation_id, caller=caller) as watch:
         # At once, so that the client knows that it misses nothing from here on.
         await context.send_initial_metadata(())
         async for event in watch.events():

@@ -1,6 +1,6 @@
 """Streams that watch: what a watch of the platform tells, written one by one for as long as the client reads.
 
-Owns: the pace, and how such a stream ends. Leaves to others: what is told (`bus.agent_events`, `bus.offers`), and its
+Owns: the pace, how such a stream ends, and under which names its caller is counted. Leaves to others: what is told (`bus.agent_events`, `bus.offers`), and its
 form (the servicers).
 """
 
@@ -13,9 +13,23 @@ from typing import Any, TypeVar
 import grpc
 
 from gagent_grpc.bus.events import Watch
+from gagent_grpc.bus.platform import Caller
 from gagent_grpc.errors import ResourceExhausted
+from gagent_grpc.server.identity import DEVELOPER
 
 ToldT = TypeVar("ToldT")
+
+
+def counted_as(caller: Caller, context: grpc.aio.ServicerContext[Any, Any]) -> tuple[str, ...]:
+    """Return the names under which the streams of a caller are counted.
+
+    That is the principal where there are credentials; else the connection and, where a session token was shown, its agent:
+    neither further agents on one connection nor further connections of one agent get more.
+    """
+    if caller.principal != DEVELOPER:
+        return (caller.principal,)
+    connection = f"the connection from {context.peer()}"
+    return (connection,) if caller.agent is None else (caller.agent.aid, connection)
 
 
 async def tell(

@@ -14,9 +14,11 @@ from gagent_grpc.bus.ports import (
     StoredAgent,
     StoredDeadLetter,
     StoredDescription,
+    StoredEntry,
     StoredKey,
     StoredMessage,
     StoredPlatform,
+    StoredSubscription,
 )
 from gagent_grpc.errors import StoreUnavailable
 
@@ -69,6 +71,12 @@ class MemoryStore:
     def remove_description(self, name: str) -> None:
         """Keep nothing."""
 
+    def put_subscription(self, subscription: StoredSubscription) -> None:
+        """Keep nothing."""
+
+    def remove_subscription(self, name: str, conversation: str) -> None:
+        """Keep nothing."""
+
     def put_task(self, number: int, part: str, body: str) -> None:
         """Keep nothing."""
 
@@ -79,6 +87,18 @@ class MemoryStore:
         """Keep nothing."""
 
     def remove_task(self, number: int) -> None:
+        """Keep nothing."""
+
+    def put_context(self, number: int, body: str) -> None:
+        """Keep nothing."""
+
+    def put_context_entry(self, number: int, entry: StoredEntry) -> None:
+        """Keep nothing."""
+
+    def drop_context_entries(self, number: int, keys: Iterable[str]) -> None:
+        """Keep nothing."""
+
+    def remove_context(self, number: int, revision: int) -> None:
         """Keep nothing."""
 
     def prune_keys(self, settled_before: float, keep: int) -> None:

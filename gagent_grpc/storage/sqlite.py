@@ -30,9 +30,11 @@ from gagent_grpc.bus.ports import (
     StoredAgent,
     StoredDeadLetter,
     StoredDescription,
+    StoredEntry,
     StoredKey,
     StoredMessage,
     StoredPlatform,
+    StoredSubscription,
 )
 from gagent_grpc.errors import BusError, StoreUnavailable
 from gagent_grpc.storage import sqlite_file, sqlite_rows
@@ -194,6 +196,14 @@ class SqliteStore:
         """Remove the DF entry of exactly that name."""
         self._append(sqlite_rows.remove_description_operation(name))
 
+    def put_subscription(self, subscription: StoredSubscription) -> None:
+        """Write a subscription with the DF in the place of the former one of the same agent and conversation."""
+        self._append(sqlite_rows.put_subscription_operation(subscription))
+
+    def remove_subscription(self, name: str, conversation: str) -> None:
+        """Remove a subscription with the DF; harmless for one that is not there."""
+        self._append(sqlite_rows.remove_subscription_operation(name, conversation))
+
     def put_task(self, number: int, part: str, body: str) -> None:
         """Write one part of a task in the place of the former one."""
         self._append(sqlite_rows.put_task_operation(number, part, body))
@@ -209,6 +219,25 @@ class SqliteStore:
     def remove_task(self, number: int) -> None:
         """Remove a task with all its parts and events; harmless for one that is not there."""
         self._append(sqlite_rows.remove_task_operation(number))
+
+    def put_context(self, number: int, body: str) -> None:
+        """Write whose a shared context is, in the place of what was written before."""
+        self._append(sqlite_rows.put_context_operation(number, body))
+
+    def put_context_entry(self, number: int, entry: StoredEntry) -> None:
+        """Write an entry of a shared context, or that it was removed, in the place of the former one of its key."""
+        self._append(sqlite_rows.put_context_entry_operation(number, entry))
+
+    def drop_context_entries(self, number: int, keys: Iterable[str]) -> None:
+        """Forget entries of a shared context that were removed; harmless for those that are not there."""
+        for key in keys:
+            self._append(sqlite_rows.drop_context_entry_operation(number, key))
+
+    def remove_context(self, number: int, revision: int) -> None:
+        """Remove a shared context with all its entries, and remember that revisions up to its last one were used."""
+        with self.together():
+            self._append(sqlite_rows.remove_context_operation(number))
+            self._append(sqlite_rows.use_revision_operation(revision))
 
     def prune_keys(self, settled_before: float, keep: int) -> None:
         """Forget the keys of messages settled before a time, and the oldest ones beyond ``keep``."""

@@ -18,14 +18,14 @@ from typing import ClassVar, Literal
 
 import apsw
 
-from gagent_grpc.bus.ports import StoredKey, StoredPlatform, StoredTask
+from gagent_grpc.bus.ports import StoredContext, StoredKey, StoredPlatform, StoredTask
 from gagent_grpc.errors import BusError, ConfigurationError, StoreUnavailable
 from gagent_grpc.storage import sqlite_rows
 from gagent_grpc.storage.sqlite_rows import Operation, Row, Value
 
 APPLICATION_ID = 0x67416742
 """`application_id` of the file, "gAgB": tells a bus's database from those of other programs."""
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """`user_version` of the file; a bus reads files up to its own."""
 
 _MAGIC = b"SQLite format 3\x00"
@@ -96,6 +96,12 @@ CREATE TABLE dead_letters (
 _TOPICS = """
 CREATE TABLE topics (name TEXT PRIMARY KEY, body TEXT NOT NULL, checksum INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 """
+_SUBSCRIPTIONS = """
+CREATE TABLE subscriptions (
+    name TEXT NOT NULL, conversation TEXT NOT NULL, body TEXT NOT NULL, checksum INTEGER NOT NULL,
+    PRIMARY KEY (name, conversation)
+) STRICT, WITHOUT ROWID;
+"""
 # In parts, so that a report of progress does not write again what was delegated, which may be a megabyte.
 _TASKS = """
 CREATE TABLE task_parts (
@@ -107,9 +113,21 @@ CREATE TABLE task_events (
     PRIMARY KEY (number, sequence)
 ) STRICT;
 """
+# A removed entry stays as a row without a value, for those who come back to watch. The highest revision of what has ended is
+# in `meta`, since no later context may use it again.
+_CONTEXTS = """
+CREATE TABLE contexts (number INTEGER PRIMARY KEY, body TEXT NOT NULL, checksum INTEGER NOT NULL) STRICT;
+CREATE TABLE context_entries (
+    number INTEGER NOT NULL, key TEXT NOT NULL, revision INTEGER NOT NULL, author TEXT NOT NULL, at REAL NOT NULL,
+    value TEXT NOT NULL, removed INTEGER NOT NULL, checksum INTEGER NOT NULL,
+    PRIMARY KEY (number, key)
+) STRICT;
+INSERT INTO meta VALUES ('context_revision', 0);
+"""
 _MIGRATIONS = {
     1: "ALTER TABLE messages ADD COLUMN redriven INTEGER NOT NULL DEFAULT 0;" + _DEAD_LETTERS,
     2: _TOPICS + _TASKS,
+    3: _SUBSCRIPTIONS + _CONTEXTS,
 }
 """What makes of a file of each older schema one of the next."""
 
@@ -127,6 +145,7 @@ _SELECT_DESCRIPTIONS = """
     SELECT name, registered_at, lease_end, body, checksum FROM descriptions ORDER BY registered_at, number
 """
 _SELECT_TOPICS = "SELECT name, body, checksum FROM topics"
+_SELECT_SUBSCRIPTIONS = "SELECT name, conversation, body, checksum FROM subscriptions"
 _SELECT_DEAD_LETTERS = """
     SELECT number, receiver, sequence, sender, message_id, via, accepted_at, attempt, reason, error, died_at, payload,
         checksum
@@ -134,6 +153,10 @@ _SELECT_DEAD_LETTERS = """
 """
 _SELECT_TASK_PARTS = "SELECT number, part, body, checksum FROM task_parts ORDER BY number"
 _SELECT_TASK_EVENTS = "SELECT number, sequence, body, checksum FROM task_events ORDER BY number, sequence"
+_SELECT_CONTEXTS = "SELECT number, body, checksum FROM contexts ORDER BY number"
+_SELECT_CONTEXT_ENTRIES = """
+    SELECT number, key, revision, author, at, value, removed, checksum FROM context_entries ORDER BY number, revision
+"""
 _SELECT_LAST_DEAD_LETTER = "SELECT seq FROM sqlite_sequence WHERE name = 'dead_letters'"
 
 # Statements over many rows: `{rows}` becomes as many `(?, ?)` as there are rows.
@@ -184,6 +207,7 @@ _STATEMENTS: dict[str, tuple[str, ...]] = {
         "DELETE FROM messages WHERE receiver = ?",
         "DELETE FROM descriptions WHERE name = ?",
         "DELETE FROM topics WHERE name = ?",
+        "DELETE FROM subscriptions WHERE name = ?",
         "DELETE FROM agents WHERE name = ?",
     ),
     sqlite_rows.PUT_DESCRIPTION: (
@@ -201,6 +225,13 @@ _STATEMENTS: dict[str, tuple[str, ...]] = {
         """,
     ),
     sqlite_rows.REMOVE_TOPICS: ("DELETE FROM topics WHERE name = ?",),
+    sqlite_rows.PUT_SUBSCRIPTION: (
+        """
+        INSERT INTO subscriptions (name, conversation, body, checksum) VALUES (?, ?, ?, ?)
+        ON CONFLICT (name, conversation) DO UPDATE SET body = excluded.body, checksum = excluded.checksum
+        """,
+    ),
+    sqlite_rows.REMOVE_SUBSCRIPTION: ("DELETE FROM subscriptions WHERE name = ? AND conversation = ?",),
     sqlite_rows.PUT_TASK: (
         """
         INSERT INTO task_parts (number, part, body, checksum) VALUES (?, ?, ?, ?)
@@ -215,6 +246,26 @@ _STATEMENTS: dict[str, tuple[str, ...]] = {
     ),
     sqlite_rows.TRIM_TASK_EVENTS: ("DELETE FROM task_events WHERE number = ? AND sequence < ?",),
     sqlite_rows.REMOVE_TASK: ("DELETE FROM task_events WHERE number = ?", "DELETE FROM task_parts WHERE number = ?"),
+    sqlite_rows.PUT_CONTEXT: (
+        """
+        INSERT INTO contexts (number, body, checksum) VALUES (?, ?, ?)
+        ON CONFLICT (number) DO UPDATE SET body = excluded.body, checksum = excluded.checksum
+        """,
+    ),
+    sqlite_rows.PUT_CONTEXT_ENTRY: (
+        """
+        INSERT INTO context_entries (number, key, revision, author, at, value, removed, checksum)
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+        ON CONFLICT (number, key) DO UPDATE SET revision = excluded.revision, author = excluded.author, at = excluded.at,
+            value = excluded.value, removed = excluded.removed, checksum = excluded.checksum
+        """,
+    ),
+    sqlite_rows.DROP_CONTEXT_ENTRY: ("DELETE FROM context_entries WHERE number = ? AND key = ?",),
+    sqlite_rows.REMOVE_CONTEXT: (
+        "DELETE FROM context_entries WHERE number = ?",
+        "DELETE FROM contexts WHERE number = ?",
+    ),
+    sqlite_rows.USE_REVISION: ("UPDATE meta SET value = max(value, ?) WHERE name = 'context_revision'",),
     sqlite_rows.PRUNE_KEYS: (
         """
         DELETE FROM settled_keys WHERE settled_at < ?1 OR (sender, key, receiver) IN (
@@ -284,8 +335,11 @@ class SqliteFile:
             for (last,) in select(_SELECT_LAST_DEAD_LETTER):
                 stored.next_dead_letter = last + 1
             stored.topics = dict(sqlite_rows.topics_of(row) for row in select(_SELECT_TOPICS))
+            stored.subscriptions = [sqlite_rows.subscription_of(row) for row in select(_SELECT_SUBSCRIPTIONS)]
             stored.descriptions = [sqlite_rows.description_of(row) for row in select(_SELECT_DESCRIPTIONS)]
             stored.tasks = self._load_tasks()
+            stored.contexts = self._load_contexts()
+            ((stored.context_revision,),) = select("SELECT value FROM meta WHERE name = 'context_revision'")
             with self._transaction():
                 self._connection.execute("UPDATE meta SET value = 0 WHERE name = 'clean'")
         last = {message.receiver: message.sequence for message in stored.messages}
@@ -300,6 +354,17 @@ class SqliteFile:
         for number, sequence, body in map(sqlite_rows.task_event_of, self._connection.execute(_SELECT_TASK_EVENTS)):
             tasks.setdefault(number, StoredTask(number)).events.append((sequence, body))
         return [tasks[number] for number in sorted(tasks)]
+
+    def _load_contexts(self) -> list[StoredContext]:
+        contexts = {
+            number: StoredContext(number, body)
+            for number, body in map(sqlite_rows.context_of, self._connection.execute(_SELECT_CONTEXTS))
+        }
+        for number, entry in map(sqlite_rows.context_entry_of, self._connection.execute(_SELECT_CONTEXT_ENTRIES)):
+            if number not in contexts:
+                raise ValueError(f"entry {entry.key!r} is of shared context {number}, which is not there")
+            contexts[number].entries.append(entry)
+        return list(contexts.values())
 
     def write(self, operations: Sequence[Operation], *, bounded: bool = True) -> None:
         """Write ``operations`` in one transaction, durably: all of them, or none when it raises.
@@ -444,7 +509,7 @@ class SqliteFile:
         if empty:
             # The identity in the same transaction, so that a crash leaves an empty file or a whole one.
             with self._transaction():
-                connection.execute(_SCHEMA + _DEAD_LETTERS + _TOPICS + _TASKS)
+                connection.execute(_SCHEMA + _DEAD_LETTERS + _TOPICS + _TASKS + _SUBSCRIPTIONS + _CONTEXTS)
                 connection.pragma("application_id", APPLICATION_ID)
                 connection.pragma("user_version", SCHEMA_VERSION)
         if (found := connection.pragma("quick_check", 1)) != "ok":

@@ -13,7 +13,15 @@ from zlib import crc32
 
 from gagent_grpc.acl.descriptions import LifeCycleState
 from gagent_grpc.acl.management_json import description_to_json, df_description_from_json
-from gagent_grpc.bus.ports import StoredAgent, StoredDeadLetter, StoredDescription, StoredKey, StoredMessage
+from gagent_grpc.bus.ports import (
+    StoredAgent,
+    StoredDeadLetter,
+    StoredDescription,
+    StoredEntry,
+    StoredKey,
+    StoredMessage,
+    StoredSubscription,
+)
 from gagent_grpc.envelope import DeadReason
 from gagent_grpc.errors import InvalidArgument, MissingParameter, shown
 
@@ -31,6 +39,8 @@ PUT_DESCRIPTION = "put description"
 REMOVE_DESCRIPTION = "remove description"
 PUT_TOPICS = "put topics"
 REMOVE_TOPICS = "remove topics"
+PUT_SUBSCRIPTION = "put subscription"
+REMOVE_SUBSCRIPTION = "remove subscription"
 PRUNE_KEYS = "prune keys"
 BURY = "bury"
 EXHUME = "exhume"
@@ -38,6 +48,11 @@ PUT_TASK = "put task"
 ADD_TASK_EVENT = "add task event"
 TRIM_TASK_EVENTS = "trim task events"
 REMOVE_TASK = "remove task"
+PUT_CONTEXT = "put context"
+PUT_CONTEXT_ENTRY = "put context entry"
+DROP_CONTEXT_ENTRY = "drop context entry"
+REMOVE_CONTEXT = "remove context"
+USE_REVISION = "use revision"
 
 _INTEGERS = 1 << 63
 """SQLite's integers go from minus this to below it."""
@@ -163,6 +178,17 @@ def put_topics_operation(name: str, topics: Sequence[str]) -> Operation:
     return PUT_TOPICS, (*row, _checksum(row))
 
 
+def put_subscription_operation(subscription: StoredSubscription) -> Operation:
+    """Return the operation that writes a subscription with the DF."""
+    row = (subscription.name, subscription.conversation, subscription.body)
+    return PUT_SUBSCRIPTION, (*row, _checksum(row))
+
+
+def remove_subscription_operation(name: str, conversation: str) -> Operation:
+    """Return the operation that removes a subscription with the DF."""
+    return REMOVE_SUBSCRIPTION, (name, conversation)
+
+
 def prune_keys_operation(settled_before: float, keep: int) -> Operation:
     """Return the operation that forgets old keys, and the oldest beyond ``keep``."""
     return PRUNE_KEYS, (settled_before, keep)
@@ -214,6 +240,33 @@ def remove_task_operation(number: int) -> Operation:
     return REMOVE_TASK, (number,)
 
 
+def put_context_operation(number: int, body: str) -> Operation:
+    """Return the operation that writes whose a shared context is."""
+    row = (number, body)
+    return PUT_CONTEXT, (*row, _checksum(row))
+
+
+def put_context_entry_operation(number: int, entry: StoredEntry) -> Operation:
+    """Return the operation that writes an entry of a shared context, or that it was removed."""
+    row = (number, entry.key, entry.revision, entry.author, float(entry.at), entry.value, int(entry.removed))
+    return PUT_CONTEXT_ENTRY, (*row, _checksum(row))
+
+
+def drop_context_entry_operation(number: int, key: str) -> Operation:
+    """Return the operation that forgets an entry of a shared context which was removed."""
+    return DROP_CONTEXT_ENTRY, (number, key)
+
+
+def remove_context_operation(number: int) -> Operation:
+    """Return the operation that removes a shared context with its entries."""
+    return REMOVE_CONTEXT, (number,)
+
+
+def use_revision_operation(revision: int) -> Operation:
+    """Return the operation that remembers that revisions of shared contexts up to one were used."""
+    return USE_REVISION, (revision,)
+
+
 def count_accepts(operations: Iterable[Operation]) -> int:
     """Return how many of ``operations`` are accepts."""
     return sum(kind == ACCEPT for kind, _ in operations)
@@ -232,7 +285,13 @@ def without_accepts(operations: Sequence[Operation]) -> list[Operation]:
         subject: tuple[Value, ...]
         if kind == ACCEPT:
             continue
+        if kind in _SUBSCRIPTION_KINDS and (REMOVE_AGENT, row[0]) in seen:
+            # They went with their agent.
+            continue
         if kind in _TASK_KINDS and _is_void(kind, row, seen, trimmed):
+            continue
+        if kind in _CONTEXT_KINDS and (REMOVE_CONTEXT, row[0]) in seen:
+            # As for tasks: what comes before its removal is void.
             continue
         if kind in {ATTEMPT, SETTLE}:
             subject = (kind, *row[:2])
@@ -240,12 +299,16 @@ def without_accepts(operations: Sequence[Operation]) -> list[Operation]:
             subject = ("description", row[0])
         elif kind in {PUT_TOPICS, REMOVE_TOPICS}:
             subject = ("topics", row[0])
+        elif kind in _SUBSCRIPTION_KINDS:
+            subject = ("subscription", *row[:2])
         elif kind == PRUNE_KEYS:
             subject = (kind,)
         elif kind in {BURY, EXHUME}:
             subject = ("dead letter", row[0])
         elif kind in {PUT_TASK, ADD_TASK_EVENT}:
             subject = (kind, *row[:2])
+        elif kind in {PUT_CONTEXT_ENTRY, DROP_CONTEXT_ENTRY}:
+            subject = ("context entry", *row[:2])
         else:
             subject = (kind, row[0])
         if subject in seen:
@@ -263,7 +326,9 @@ def without_accepts(operations: Sequence[Operation]) -> list[Operation]:
     return left
 
 
+_SUBSCRIPTION_KINDS = frozenset({PUT_SUBSCRIPTION, REMOVE_SUBSCRIPTION})
 _TASK_KINDS = frozenset({PUT_TASK, ADD_TASK_EVENT, TRIM_TASK_EVENTS})
+_CONTEXT_KINDS = frozenset({PUT_CONTEXT, PUT_CONTEXT_ENTRY, DROP_CONTEXT_ENTRY})
 
 
 def _is_void(kind: str, row: Row, seen: set[tuple[Value, ...]], trimmed: dict[Value, Value]) -> bool:
@@ -338,6 +403,17 @@ def topics_of(row: tuple[Any, ...]) -> tuple[str, tuple[str, ...]]:
     return name, tuple(json.loads(body))
 
 
+def subscription_of(row: tuple[Any, ...]) -> StoredSubscription:
+    """Return the subscription with the DF in a row.
+
+    Raises:
+        ValueError: It is not what was written.
+    """
+    if _checksum(row[:-1]) != row[-1]:
+        raise ValueError(f"the subscription of {row[0]!r} in {row[1]!r} is not what was written")
+    return StoredSubscription(*row[:-1])
+
+
 def task_part_of(row: tuple[Any, ...]) -> tuple[int, str, str]:
     """Return number, name and text of a part of a task.
 
@@ -360,6 +436,30 @@ def task_event_of(row: tuple[Any, ...]) -> tuple[int, int, str]:
         raise ValueError(f"event {row[1]} of task {row[0]} is not what was written")
     number, sequence, body, _ = row
     return number, sequence, body
+
+
+def context_of(row: tuple[Any, ...]) -> tuple[int, str]:
+    """Return the number of a shared context and whose it is.
+
+    Raises:
+        ValueError: It is not what was written.
+    """
+    number, body, checksum = row
+    if _checksum(row[:-1]) != checksum:
+        raise ValueError(f"shared context {number} is not what was written")
+    return number, body
+
+
+def context_entry_of(row: tuple[Any, ...]) -> tuple[int, StoredEntry]:
+    """Return the number of the shared context and the entry in a row.
+
+    Raises:
+        ValueError: It is not what was written.
+    """
+    if _checksum(row[:-1]) != row[-1]:
+        raise ValueError(f"entry {row[1]!r} of shared context {row[0]} is not what was written")
+    number, key, revision, author, at, value, removed, _ = row
+    return number, StoredEntry(key, revision, author, at, value, bool(removed))
 
 
 def dead_letter_of(row: tuple[Any, ...]) -> StoredDeadLetter:

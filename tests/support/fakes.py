@@ -12,11 +12,14 @@ from gagent_grpc.bus.origins import Receipt
 from gagent_grpc.bus.ports import (
     Commit,
     StoredAgent,
+    StoredContext,
     StoredDeadLetter,
     StoredDescription,
+    StoredEntry,
     StoredKey,
     StoredMessage,
     StoredPlatform,
+    StoredSubscription,
     StoredTask,
 )
 from gagent_grpc.errors import StoreUnavailable
@@ -39,7 +42,10 @@ class ManualStore:
         self.agents: dict[str, StoredAgent] = {}
         self.descriptions: dict[str, StoredDescription] = {}
         self.topics: dict[str, tuple[str, ...]] = {}
+        self.subscriptions: dict[tuple[str, str], StoredSubscription] = {}
         self.tasks: dict[int, StoredTask] = {}
+        self.contexts: dict[int, StoredContext] = {}
+        self.context_revision = 0
         self.closed: bool | None = None
         self.flushing = asyncio.Event()
         self.flushing.set()
@@ -104,6 +110,12 @@ class ManualStore:
     def remove_description(self, name: str) -> None:
         self.descriptions.pop(name, None)
 
+    def put_subscription(self, subscription: StoredSubscription) -> None:
+        self.subscriptions[subscription.name, subscription.conversation] = subscription
+
+    def remove_subscription(self, name: str, conversation: str) -> None:
+        self.subscriptions.pop((name, conversation), None)
+
     def put_task(self, number: int, part: str, body: str) -> None:
         self.tasks.setdefault(number, StoredTask(number)).parts[part] = body
 
@@ -116,6 +128,21 @@ class ManualStore:
 
     def remove_task(self, number: int) -> None:
         self.tasks.pop(number, None)
+
+    def put_context(self, number: int, body: str) -> None:
+        self.contexts.setdefault(number, StoredContext(number, body)).body = body
+
+    def put_context_entry(self, number: int, entry: StoredEntry) -> None:
+        self.drop_context_entries(number, [entry.key])
+        self.contexts[number].entries.append(entry)
+
+    def drop_context_entries(self, number: int, keys: Iterable[str]) -> None:
+        context, gone = self.contexts[number], set(keys)
+        context.entries = [one for one in context.entries if one.key not in gone]
+
+    def remove_context(self, number: int, revision: int) -> None:
+        self.contexts.pop(number, None)
+        self.context_revision = max(self.context_revision, revision)
 
     def prune_keys(self, settled_before: float, keep: int) -> None:
         pass

@@ -34,14 +34,15 @@ class Mail:
     sequence: int = 0
     """0 until it was delivered."""
     attempt: int = 0
-    """Deliveries that count."""
+    """Deliveries, but for those that a nack of another one has ended."""
     written: int = 0
-    """The same as a store has it, where it never goes down."""
+    """Deliveries that count, as a store has them, where they never go down."""
     tag: int = 0
     suspect: bool = False
     """Its last reader was lost with it in hand."""
     granted: int = 0
-    """Deliveries beyond the bound, since after a stop nobody knows whether its readers were lost because of it."""
+    """Deliveries beyond the bound: those that nobody failed in, and one where nobody knows any more after a stop whether its
+    readers were lost because of it."""
     returned: bool = False
     """Its reader had it in hand before it was returned, and may still settle it."""
     holds: bool = False
@@ -52,6 +53,10 @@ class Mail:
         self.lane = (self.sender, self.message.acl.conversation_id)
         self.urgent = self.message.priority == URGENT
         self.order = (self.sender, self.message.priority, self.message.transient)
+
+    @property
+    def counted(self) -> int:
+        return max(1, self.attempt - self.granted)
 
     def deliveries_left(self) -> float:
         return LIMITS.max_deliveries + self.granted - self.attempt if self.suspect else math.inf
@@ -137,13 +142,14 @@ class Box:
         self.waiting.remove(mail)
         self.in_hand.append(mail)
 
-    def lose(self, *, politely: bool = False) -> None:
-        """The session ends: all that the reader had in hand waits again."""
-        for mail in self.answerable:
-            # What was returned by the nack of another one counts as one: it was delivered.
-            mail.written = max(mail.written, mail.attempt, 1)
+    def lose(self, *, politely: bool = False, held: Iterable[Mail] = ()) -> None:
+        """The session ends: all that the reader had in hand waits again; another one goes on with what is ``held``."""
         for mail in self.in_hand:
             mail.flagged, mail.suspect = True, not politely
+            mail.granted += politely and mail not in held
+        for mail in self.answerable:
+            # What nobody failed in counts as one: it was delivered.
+            mail.written = max(mail.written, mail.counted)
         self._put_back(self.in_hand)
         for mail in self.waiting:
             mail.returned = mail.holds = False
@@ -152,13 +158,16 @@ class Box:
         self.returned.clear()
         self.there, self.tag = False, 0
 
-    def attach(self, held: Iterable[Mail]) -> None:
-        """A session opens, of a reader that has ``held`` in hand still."""
+    def attach(self, held: Iterable[Mail], *, resumed: bool) -> None:
+        """A session opens, of a reader that has ``held`` in hand still. One that resumed was not lost by what waits."""
         self.there = True
         for mail in sorted(held, key=lambda mail: (-mail.message.priority, mail.number)):
             self.waiting.remove(mail)
             self.in_hand.append(mail)
             mail.tag, mail.attempt = 0, max(1, mail.attempt)
+        for mail in [mail for mail in self.waiting if mail.suspect and resumed]:
+            mail.suspect = False
+            mail.granted += 1
 
     def nack(self, nacked: Sequence[Mail], until: float) -> None:
         """Have letters come again: what was nacked, and the later deliveries of its lane, which then do not count."""
@@ -173,7 +182,7 @@ class Box:
                 mail.attempt -= mail is not mails[0]
                 mail.flagged, mail.suspect, mail.returned = True, False, True
                 self.alone = None if mail is self.alone else self.alone
-                mail.written = max(mail.written, mail.attempt) if mail in nacked else mail.written
+                mail.written = max(mail.written, mail.counted) if mail in nacked else mail.written
                 self.returned[mail.sequence] += 1
             self._put_back(mails)
 
@@ -192,7 +201,8 @@ class Box:
         """Return what is there of it after the bus ended; a crash comes before anything of that is written."""
         may_be_doubled = crashed and self.there
         if not crashed:
-            self.lose()
+            # It is the bus that goes.
+            self.lose(politely=True)
         kept = sorted((mail for mail in self.mail if not mail.message.transient), key=lambda mail: mail.number)
         for mail in kept:
             mail.attempt, mail.suspect = mail.written, mail.written >= LIMITS.max_deliveries

@@ -31,7 +31,8 @@ def test_the_list_is_sorted_and_says_nothing_twice() -> None:
 def test_every_name_can_be_imported(name: str) -> None:
     value = getattr(gagent_grpc, name)
     if name != "__version__":
-        assert value.__name__ == name
+        # One name is that under which users of another system know the class.
+        assert value.__name__ == {"PythonBehaviour": "ScriptBehaviour"}.get(name, name)
         assert value.__doc__
 
 

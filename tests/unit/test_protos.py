@@ -16,6 +16,7 @@ from gagent_grpc.pb.gagent.v1 import (
     agent_pb2,
     ams_service_pb2,
     bus_service_pb2,
+    context_service_pb2,
     df_service_pb2,
     task_service_pb2,
 )
@@ -29,6 +30,7 @@ FILES: list[FileDescriptor] = [
         agent_pb2,
         ams_service_pb2,
         bus_service_pb2,
+        context_service_pb2,
         df_service_pb2,
         task_service_pb2,
     )

@@ -24,8 +24,9 @@ from gagent_py import _stdio
 from gagent_py._actions import Action
 from gagent_py._agent import Agent
 from gagent_py._message import ACLMessage
+from gagent_py._tasks import ACPMessage, Task, TaskEvent
 
-__all__ = ["ACLMessage", "Action", "Agent"]
+__all__ = ["ACLMessage", "ACPMessage", "Action", "Agent", "Task", "TaskEvent"]
 
 # At import and not in `run`: what the script imports and prints on its way there must not reach the protocol.
 _stdio.take_when_marked()

@@ -70,14 +70,14 @@ def send(to: str | Sequence[str], performative: str, content: Content, parameter
     """
     receivers = [to] if isinstance(to, str) else list(to)
     if not receivers or not all(isinstance(name, str) and name for name in receivers):
-        raise ValueError(f"the receiver is {_shown(to)}; expected an agent's name or a list of names")
+        raise ValueError(f"the receiver is {shown(to)}; expected an agent's name or a list of names")
     act = str(performative).strip().lower()
     if act not in PERFORMATIVES:
         known = ", ".join(sorted(PERFORMATIVES))
-        raise ValueError(f"unknown performative {_shown(performative)}; expected one of: {known}")
+        raise ValueError(f"unknown performative {shown(performative)}; expected one of: {known}")
     msg: dict[str, Any] = {"performative": act}
     if isinstance(content, str):
-        msg["content"] = _checked("content", content)
+        msg["content"] = checked("content", content)
     elif isinstance(content, (bytes, bytearray)):
         msg["content_base64"] = base64.b64encode(content).decode("ascii")
     elif content is not None:
@@ -106,26 +106,35 @@ def _set(msg: dict[str, Any], key: str, value: Any) -> None:
         # A time without zone is local time in Python, and the bus wants one with a zone.
         msg[key] = (value if value.tzinfo else value.astimezone()).isoformat()
     elif key in LIST_PARAMETERS:
-        msg[key] = [_checked(key, name) for name in ([value] if isinstance(value, str) else value)]
+        msg[key] = [checked(key, name) for name in ([value] if isinstance(value, str) else value)]
     elif key == "user_parameters":
         for name, text in value.items():
             _set(msg, name, text)
     elif key in TEXT_PARAMETERS or key[:2] in ("X-", "x-"):
-        msg[key] = _checked(key, value)
+        msg[key] = checked(key, value)
     else:
         known = ", ".join((*TEXT_PARAMETERS, *LIST_PARAMETERS, "user_parameters"))
         raise TypeError(f"unknown ACL parameter {key!r}; expected one of: {known}, or a name that begins with X-")
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     """Return a bad value as an error shows it: short, since it may be a content in the wrong place."""
     text = repr(value)
     return text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]}..."
 
 
-def _checked(key: str, value: Any) -> str:
+def checked(key: str, value: Any) -> str:
+    """Return the text ``value``.
+
+    Raises:
+        TypeError: It is no text.
+        ValueError: It holds half a surrogate pair.
+    """
     if not isinstance(value, str):
         raise TypeError(f"{key} is {type(value).__name__}; expected str")
-    # Raises for half a surrogate pair, which no encoding of the bus can carry.
-    value.encode("utf-8")
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError as error:
+        # No encoding of the bus can carry it. The error of Python's own shows the whole text.
+        raise ValueError(f"{key}: surrogates not allowed (at {error.start}); expected valid Unicode") from None
     return value

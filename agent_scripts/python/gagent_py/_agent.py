@@ -8,9 +8,15 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Union
 
-from gagent_py import _actions, _stdio
+from gagent_py import _actions, _stdio, _task_actions
 from gagent_py._actions import Action, Content
 from gagent_py._message import ACLMessage
+from gagent_py._task_actions import Service, TaskRef
+from gagent_py._tasks import ACPMessage, Task, TaskEvent
+
+DIRECT_NEEDS = (3, 11)
+"""Oldest Python that the package gagent-grpc runs on."""
+_BRIDGED = "Or leave the connection to: gagent run SCRIPT.py"
 
 HookResult = Union[Action, list[Action], None]  # Python 3.9 has no `|` here.
 """What a hook may return: an action, several, or nothing, which means `noop`."""
@@ -53,6 +59,30 @@ class Agent:
 
     def on_stop(self) -> HookResult:
         """Called once, before the end. The process is killed when it takes longer than a few seconds."""
+        return None
+
+    # --- Hooks that an agent may have; without them it never meets what they are for ---
+
+    def on_delegate(self, task: Task) -> HookResult:
+        """Called for each task that somebody delegated to this agent. What it raises fails the task.
+
+        The task is in hand from then on, until `complete`, `fail` or `reject` ends it: now, or in the answer to any later
+        event. Without this hook a task comes as the ACL `request` that says the same.
+        """
+        return None
+
+    def on_task(self, event: TaskEvent) -> HookResult:
+        """Called for what happens to tasks that this agent delegated, or has in hand.
+
+        Without this hook the end of a task that it delegated comes as `inform` or `failure`.
+        """
+        return None
+
+    def on_acp(self, msg: ACPMessage) -> HookResult:
+        """Called for each ACP message. What it raises for a request is answered with `error`.
+
+        Without this hook such a message comes as the ACL message that says the same.
+        """
         return None
 
     # --- Helpers: each builds an action, and nothing happens until a hook returns it ---
@@ -107,6 +137,104 @@ class Agent:
         """Return the action that makes this agent active again."""
         return _actions.simple("wake")
 
+    # --- Helpers for services, tasks and ACP ---
+
+    def register(self, services: Service | Sequence[Service]) -> Action:
+        """Return the action that offers services in the DF, in the place of those before.
+
+        Args:
+            services: Types such as `summarise`, or dicts with `type`, and maybe name, protocols, ontologies, languages,
+                ownership and properties.
+
+        Raises:
+            TypeError: A service is neither.
+            ValueError: There is none, or one without a type.
+        """
+        return _task_actions.register(services)
+
+    def deregister(self) -> Action:
+        """Return the action that withdraws this agent's services from the DF."""
+        return _actions.simple("deregister")
+
+    def delegate(
+        self, target: str, description: str = "", parameters: Mapping[str, Any] | None = None, **kwargs: Any
+    ) -> Action:
+        """Return the action that delegates a task; its id is in the action, as `task_id`.
+
+        Args:
+            target: Whom it is for: an agent's name, or `role:TYPE` for one that offers such a service.
+            description: What is to be done, in words.
+            parameters: Arguments, as JSON has them.
+            **kwargs: task_id (a new one by default; the same one again is the same task), deadline (seconds from now, or a
+                datetime), parent (a task in hand that the new one comes of and ends with), callback_url, on_executor_lost
+                (`fail` or `redeliver`), max_attempts, attachments.
+
+        Raises:
+            TypeError: A keyword is unknown, or a value of a wrong type.
+            ValueError: There is no target, or a value is none that JSON can say.
+        """
+        return _task_actions.delegate(target, description, parameters, kwargs)
+
+    def answer_task(self, task: TaskRef, value: Any) -> Action:
+        """Return the action that gives the input that a task of this agent's own asks for, a JSON value."""
+        return _task_actions.with_value("answer", task, "value", value)
+
+    def cancel_task(self, task: TaskRef, reason: str = "") -> Action:
+        """Return the action that asks to end a task that this agent delegated."""
+        return _task_actions.about("cancel", task, reason=reason)
+
+    def progress(self, task: TaskRef, fraction: float | None = None, note: str = "") -> Action:
+        """Return the action that tells the delegator how far a task in hand is.
+
+        Raises:
+            TypeError: ``task`` is no task, or the fraction no number.
+            ValueError: The fraction is not from 0 to 1.
+        """
+        return _task_actions.progress(task, fraction, note)
+
+    def output(self, task: TaskRef, text: str, channel: str = "") -> Action:
+        """Return the action that gives the delegator a part of what comes out of a task in hand."""
+        return _task_actions.about("output", task, text=_actions.checked("text", text), channel=channel)
+
+    def save(self, task: TaskRef, checkpoint: Any) -> Action:
+        """Return the action that notes a JSON value for whoever goes on with a task after this script."""
+        return _task_actions.with_value("save", task, "checkpoint", checkpoint)
+
+    def ask(self, task: TaskRef, question: str) -> Action:
+        """Return the action that asks the delegator for input; it comes as the task event `answer`."""
+        return _task_actions.about("ask", task, question=_actions.checked("question", question))
+
+    def complete(self, task: TaskRef, result: Any = None) -> Action:
+        """Return the action that ends a task in hand with a result, a JSON value."""
+        return _task_actions.with_value("complete", task, "result", result)
+
+    def fail(self, task: TaskRef, reason: str = "") -> Action:
+        """Return the action that ends a task in hand without a result."""
+        return _task_actions.about("fail", task, reason=reason)
+
+    def reject(self, task: TaskRef, reason: str = "") -> Action:
+        """Return the action that does not take a task; once work has been told of, it fails."""
+        return _task_actions.about("reject", task, reason=reason)
+
+    def send_acp(self, target: str, type: str, content: Any = None, **kwargs: Any) -> Action:  # noqa: A002  # ACP's word.
+        """Return the action that sends an ACP message.
+
+        Args:
+            target: Name of the receiver.
+            type: request, response, notification, heartbeat, error, delegate or result.
+            content: JSON value; None for none.
+            **kwargs: Further fields: id, in_reply_to, metadata, timestamp.
+
+        Raises:
+            TypeError: A field is unknown, or a value of a type that JSON does not have.
+            ValueError: The type is none of the seven, there is no target, or a value is none that JSON can say.
+        """
+        return _task_actions.acp(target, type, content, kwargs)
+
+    def reply_acp(self, original: ACPMessage, type: str, content: Any = None, **kwargs: Any) -> Action:  # noqa: A002  # ACP's word.
+        """Return the action that answers an ACP message: to its source, with its id as `in_reply_to`. As `send_acp`."""
+        return _task_actions.reply_acp(original, type, content, kwargs)
+
     # --- Life ---
 
     def run(self) -> None:
@@ -125,10 +253,7 @@ class Agent:
             _stdio.serve(self, channel)
             return
         if os.environ.get("GAGENT_NAME"):
-            # Only here, since nothing else needs more than the standard library.
-            from gagent_py._direct import run_direct  # noqa: PLC0415
-
-            run_direct(self)
+            _run_direct(self)
             return
         if os.isatty(0) or not _stdio.serve(self, _stdio.take()):
             script = sys.argv[0] or "SCRIPT.py"
@@ -138,6 +263,28 @@ class Agent:
                 file=sys.stderr,
             )
             raise SystemExit(2)
+
+
+def _run_direct(agent: Agent) -> None:
+    if sys.version_info < DIRECT_NEEDS:
+        needed = ".".join(map(str, DIRECT_NEEDS))
+        _say(f"GAGENT_NAME is set, and an agent that connects by itself needs Python {needed} or newer. {_BRIDGED}")
+        raise SystemExit(2)
+    try:
+        # Only here, since nothing else needs more than the standard library.
+        from gagent_py._direct import run_direct  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("gagent_grpc", "grpc", "google"):
+            raise
+        _say(
+            f"GAGENT_NAME is set, and the package gagent-grpc is missing. Install it: pip install gagent-grpc. {_BRIDGED}"
+        )
+        raise SystemExit(2) from None
+    run_direct(agent)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)
 
 
 def _is_spawned_child() -> bool:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Optional
 from gagent_grpc.bridge.actions import MessageEvent, fail
 from gagent_grpc.bridge.child import done
 from gagent_grpc.bridge.events import Ending, EventBehaviour
+from gagent_grpc.bridge.extension_events import ExtensionEvent
 from gagent_grpc.bridge.framing import Answer, BadAction, Noop, parse_line
 from gagent_grpc.bridge.supervisor import ONE_AT_A_TIME, run_agent
 from gagent_grpc.cli.exits import ExitCode, describe, ended_by_ams, exit_code
@@ -91,7 +92,8 @@ class _Settings:
         Raises:
             ValueError: One is not a number that makes sense.
         """
-        name = os.environ["GAGENT_NAME"]
+        # As under the bridge: programs that this script starts are not this agent, whatever they import.
+        name = os.environ.pop("GAGENT_NAME")
         services = tuple(filter(None, (one.strip() for one in os.environ.get("GAGENT_SERVICES", "").split(","))))
         return cls(
             name=name,
@@ -197,7 +199,7 @@ class _Hooks:
             if isinstance(action, BadAction):
                 print(f"gagent_py: protocol error, taken as noop: {action.reason}", file=sys.stderr)
         # As under the bridge: this library repeats ids, so nothing is inherited from the message.
-        return Answer(answer.actions, self._last_id)
+        return Answer(answer.actions, self._last_id, answer.extensions)
 
     def interrupt(self) -> None:
         """Raise KeyboardInterrupt in the hook that runs, when one does: the agent is about to end."""
@@ -235,6 +237,7 @@ class _Job:
 @contextlib.contextmanager
 def _signals(connection: _Connection, hooks: _Hooks) -> Any:
     """Make Ctrl-C and SIGTERM a polite stop; the second one interrupts the hook that runs."""
+    before: dict[int, Any] = {}
 
     def on_signal(number: int, frame: object) -> None:
         if not hooks.is_stopping:
@@ -246,16 +249,45 @@ def _signals(connection: _Connection, hooks: _Hooks) -> Any:
         elif hooks.is_running:
             raise KeyboardInterrupt
 
-    before = {}
     # Only the main thread may set handlers; in another one the script sees to its end itself.
     with contextlib.suppress(ValueError):
         for number in (signal.SIGINT, signal.SIGTERM):
-            before[number] = signal.signal(number, on_signal)
+            # Known before the handler may be called.
+            before[number] = signal.getsignal(number)
+            signal.signal(number, on_signal)
+    _leave_children_alone(before)
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        _restore(before)
+
+
+def _restore(before: dict[int, Any]) -> None:
+    while before:
+        signal.signal(*before.popitem())
+
+
+def _leave_children_alone(before: dict[int, Any]) -> None:
+    """Give forked children the handlers in ``before``, as long as there are any.
+
+    A child is not this agent: it ends by what ends it anywhere else, as the workers of multiprocessing have to. A signal that
+    comes before it has them waits: the handler of the agent would take it, and the child never hear of it.
+    """
+    if not hasattr(os, "register_at_fork") or not hasattr(signal, "pthread_sigmask"):
+        return
+    masks = threading.local()
+
+    def hold() -> None:
+        masks.former = signal.pthread_sigmask(signal.SIG_BLOCK, before.keys())
+
+    def release() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, masks.former)
+
+    def change() -> None:
+        _restore(before)
+        release()
+
+    os.register_at_fork(before=hold, after_in_parent=release, after_in_child=change)
 
 
 # ---- the connection's thread ---------------------------------------------------------------------------------------
@@ -323,6 +355,7 @@ class HookBehaviour(EventBehaviour):
     async def start(self) -> None:
         """Run `on_start`."""
         self._started_with = await self._hooks.ask(self._start_event)
+        self._extensions.declare(self._started_with.extensions)
         self._is_started = True
 
     async def aclose(self) -> None:
@@ -376,6 +409,14 @@ class HookBehaviour(EventBehaviour):
             await fail(self.agent, event.message, str(error), always=True)
             self._end_with(error)
         return None
+
+    async def _ask_more(self, event: ExtensionEvent) -> Answer:
+        try:
+            return await self._hooks.ask(event)
+        except _HookExit as error:
+            self._end_with(error)
+            # Whoever waits for this is told how the script ended, as by the bridge.
+            raise
 
     async def _ask_tick(self) -> Answer | None:
         try:

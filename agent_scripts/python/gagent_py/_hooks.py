@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from gagent_py import _actions
+from gagent_py import _actions, _task_actions
 from gagent_py._message import ACLMessage
+from gagent_py._tasks import ACPMessage, Task, TaskEvent
 
 if TYPE_CHECKING:
     from gagent_py._actions import Action
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 
 NEVER_ANSWERED = frozenset({"failure", "not-understood", "refuse"})
 """Acts that nothing answers by itself, or two broken agents would go on for ever."""
+AUTOMATIC = "X-automatic"
+"""Parameter of a message that no script decided to send; nothing answers it by itself."""
+EXTENSIONS = {"delegate": "on_delegate", "task": "on_task", "acp": "on_acp"}
+"""Events beyond those of every script, and the hooks that an agent has when it takes them."""
 
 
 def start(agent: Agent, config: Mapping[str, Any]) -> list[Action]:
@@ -35,6 +40,32 @@ def message(agent: Agent, msg: ACLMessage) -> list[Action]:
     return actions_of(agent.on_message(msg), "on_message")
 
 
+def extensions(agent: Agent) -> list[str]:
+    """Return the extensions that the agent takes: those whose hook it has."""
+    # Of the library's own class, whatever the script calls its.
+    base = next(cls for cls in type(agent).__mro__ if cls.__module__ == f"{__package__}._agent")
+    return [
+        name
+        for name, hook in EXTENSIONS.items()
+        if hook in vars(agent) or getattr(type(agent), hook) is not getattr(base, hook)
+    ]
+
+
+def delegate(agent: Agent, task: Task) -> list[Action]:
+    """Call `on_delegate`; what the hook raises passes through."""
+    return actions_of(agent.on_delegate(task), "on_delegate")
+
+
+def task_event(agent: Agent, event: TaskEvent) -> list[Action]:
+    """Call `on_task`; what the hook raises passes through."""
+    return actions_of(agent.on_task(event), "on_task")
+
+
+def acp(agent: Agent, msg: ACPMessage) -> list[Action]:
+    """Call `on_acp`; what the hook raises passes through."""
+    return actions_of(agent.on_acp(msg), "on_acp")
+
+
 def tick(agent: Agent) -> list[Action]:
     """Call `on_tick`; what the hook raises passes through."""
     return actions_of(agent.on_tick(), "on_tick")
@@ -46,16 +77,41 @@ def stop(agent: Agent) -> list[Action]:
 
 
 def failed_message(msg: ACLMessage, error: Exception) -> list[Action]:
-    """Return the answer for a message whose hook raised ``error``: a `failure`, where one may be sent.
+    """Return the answer for a message whose hook raised ``error``: a `failure`, where one may be sent."""
+    if msg.performative.lower() in NEVER_ANSWERED or not (msg.sender or msg.reply_to):
+        return [_actions.simple("noop")]
+    return [_actions.reply(msg, "failure", _words(error), {AUTOMATIC: "true"})]
+
+
+def failed_task(task: Task, error: Exception) -> list[Action]:
+    """Return the answer for a task whose hook raised ``error``: the task fails."""
+    return [_task_actions.about("fail", task, reason=_words(error))]
+
+
+def failed_acp(msg: ACPMessage, error: Exception) -> list[Action]:
+    """Return the answer for an ACP message whose hook raised ``error``: an `error`, where somebody waits."""
+    if msg.type != "request" or not msg.source:
+        return [_actions.simple("noop")]
+    return [
+        _task_actions.reply_acp(
+            msg, "error", {"code": "FAILED", "error": _words(error)}, {"metadata": {"automatic": "true"}}
+        )
+    ]
+
+
+def _words(error: Exception) -> str:
+    """Return what others are told of an error.
 
     The text names the kind of the error only, since what an exception says may be a secret, such as a part of an API
     key. What this library says of a mistake in a script is none, and is told.
     """
-    if msg.performative.lower() in NEVER_ANSWERED or not (msg.sender or msg.reply_to):
-        return [_actions.simple("noop")]
-    text = f"internal-error: {type(error).__name__}"
-    text += f": {error}" if _is_our_own(error) else "; see the log of the script's agent"
-    return [_actions.reply(msg, "failure", text, {})]
+    return f"internal-error: {type(error).__name__}" + (
+        f": {error}" if _is_our_own(error) else "; see the log of the script's agent"
+    )
+
+
+OWN_MODULES = (_actions.__name__, _task_actions.__name__, __name__, f"{__package__}._stdio")
+"""Modules whose errors say nothing that a script has to hide."""
 
 
 def _is_our_own(error: Exception) -> bool:
@@ -66,7 +122,7 @@ def _is_our_own(error: Exception) -> bool:
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     # Where it was raised: what json, base64 or the script itself says of a value may show the value.
-    return trace is not None and trace.tb_frame.f_globals.get("__name__") in (_actions.__name__, __name__)
+    return trace is not None and trace.tb_frame.f_globals.get("__name__") in OWN_MODULES
 
 
 def actions_of(result: Any, hook: str) -> list[Action]:

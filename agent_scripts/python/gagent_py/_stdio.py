@@ -12,11 +12,12 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from gagent_py import _hooks
 from gagent_py._message import ACLMessage
+from gagent_py._tasks import ACPMessage, Task, TaskEvent
 
 if TYPE_CHECKING:
     from gagent_py._actions import Action
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 MARKER = "GAGENT_BRIDGE"
 """Environment variable that the bridge sets to `stdio` for its children."""
+MAX_LINE_BYTES = 6 * 1_000_000 + 64 * 1024
+"""Longest line that a bridge takes: that of a message of the largest size, all of it escaped."""
 
 
 class Channel:
@@ -132,7 +135,7 @@ def answer(agent: Agent, event: dict[str, Any]) -> bytes:
     if kind == "start":
         config = {key: value for key, value in event.items() if key not in ("event", "id")}
         try:
-            return _line(_hooks.start(agent, config), event)
+            return _line(_hooks.start(agent, config), event, _hooks.extensions(agent))
         except Exception:
             traceback.print_exc()
             raise SystemExit(1) from None
@@ -144,6 +147,26 @@ def answer(agent: Agent, event: dict[str, Any]) -> bytes:
         except Exception as error:
             traceback.print_exc()
             return _line(_hooks.failed_message(msg, error), event)
+    if kind == "delegate":
+        task = Task.from_event(event)
+        try:
+            return _line(_hooks.delegate(agent, task), event)
+        except Exception as error:
+            traceback.print_exc()
+            return _line(_hooks.failed_task(task, error), event)
+    if kind == "acp":
+        told = ACPMessage()
+        try:
+            told = ACPMessage.from_msg(event["msg"])
+            return _line(_hooks.acp(agent, told), event)
+        except Exception as error:
+            traceback.print_exc()
+            return _line(_hooks.failed_acp(told, error), event)
+    if kind == "task":
+        try:
+            return _line(_hooks.task_event(agent, TaskEvent.from_event(event)), event)
+        except Exception:
+            traceback.print_exc()
     if kind == "tick":
         try:
             return _line(_hooks.tick(agent), event)
@@ -169,12 +192,22 @@ def _stop(agent: Agent, channel: Channel) -> None:
             channel.write(line)
 
 
-def _line(actions: list[Action], event: dict[str, Any]) -> bytes:
-    """Return one line of ASCII: no character in it can be taken for a newline, or depends on the locale."""
+def _line(actions: list[Action], event: dict[str, Any], extensions: Sequence[str] = ()) -> bytes:
+    """Return one line of ASCII: no character in it can be taken for a newline, or depends on the locale.
+
+    Raises:
+        TypeError: An action holds what JSON does not have.
+        ValueError: Likewise; or the line is longer than a bridge takes.
+    """
     answer: dict[str, Any] = dict(actions[0]) if len(actions) == 1 else {"actions": actions}
+    if extensions:
+        answer["extensions"] = list(extensions)
     if "id" in event:
         answer["id"] = event["id"]
-    return json.dumps(answer, ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode("ascii") + b"\n"
+    line = json.dumps(answer, ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode("ascii") + b"\n"
+    if len(line) > MAX_LINE_BYTES:
+        raise ValueError(f"the answer is a line of {len(line):,} bytes; a bridge takes at most {MAX_LINE_BYTES:,}")
+    return line
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:

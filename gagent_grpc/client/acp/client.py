@@ -1,7 +1,6 @@
 """`ACPClient`: a simple client of the ACP interface, for whoever sends messages to agents and reads what comes back.
 
-Owns: what its URL means. Leaves to others: the way over gRPC (`client.agent`), the way over WebSocket, which is the
-gateway's.
+Owns: what its URL means. Leaves to others: the way over gRPC (`client.agent`), the way over WebSocket (`gateway.acp`).
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from gagent_grpc.client.acp.message import ReceivedACP
 from gagent_grpc.client.agent import Agent
 from gagent_grpc.client.transport import endpoints
 from gagent_grpc.config import ClientLimits
-from gagent_grpc.errors import BusError, InvalidArgument, PreconditionFailed, UnsupportedFunction, shown
+from gagent_grpc.errors import BusError, InvalidArgument, PreconditionFailed, shown
 
 _logger = logging.getLogger(__name__)
 
@@ -94,10 +93,11 @@ class ACPClient:
         """Make a client; nothing is connected yet.
 
         Args:
-            server_url: `grpc://HOST:PORT` or `HOST:PORT` of the bus, several separated by commas; or `ws://...` of a gateway,
-                which is not served yet.
+            server_url: `grpc://HOST:PORT` or `HOST:PORT` of the bus, several separated by commas; or `ws://HOST:PORT/acp` of
+                its gateway.
             agent_id: Name under which the client sends, `name` or `name@platform`.
-            credentials: What it shows of itself. The bus does not ask for any yet, and a token is not sent.
+            credentials: What it shows of itself, to a gateway. Over gRPC the bus does not ask for any yet, and a token is not
+                sent.
             limits: Intervals and bounds; the defaults of `ClientLimits`.
 
         Raises:
@@ -125,8 +125,9 @@ class ACPClient:
         """Connect.
 
         Raises:
-            UnsupportedFunction: The URL is that of a gateway, and none is installed.
             PreconditionFailed: The client is connected.
+            Unauthenticated: The gateway does not know the token, or asks for one.
+            Unauthorised: The token does not stand for this agent.
             BusUnreachable: No bus answered in time.
             AgentAlreadyRegistered: Somebody else holds the name.
             BusError: The bus refused the session for another reason.
@@ -138,7 +139,7 @@ class ACPClient:
                 _logger.warning("%s: the bus asks for no credentials yet; the token is not sent", self.agent_id)
             link: ACPLink = _BusLink(self._bus, self.agent_id, self._limits)
         else:
-            link = _gateway(self.server_url)(self.server_url, self.agent_id, self._credentials, self._limits)
+            link = _gateway()(self.server_url, self.agent_id, self._credentials, self._limits)
         await link.open()
         self._link = link
 
@@ -255,15 +256,8 @@ class _BusLink:
             self._box.close()
 
 
-def _gateway(url: str) -> Callable[..., ACPLink]:
-    """Return the function that makes a link over WebSocket.
-
-    Raises:
-        UnsupportedFunction: It is not there.
-    """
-    try:
-        found: Callable[..., ACPLink] = importlib.import_module(GATEWAY_MODULE).open_link
-    except ModuleNotFoundError as error:
-        text = f"{url}: the WebSocket gateway is not there yet; use grpc://HOST:PORT of the bus"
-        raise UnsupportedFunction(text) from error
+def _gateway() -> Callable[..., ACPLink]:
+    """Return the function that makes a link over WebSocket."""
+    # By name, and once it is wanted: the gateway is a client of this package, and most clients have no use for it.
+    found: Callable[..., ACPLink] = importlib.import_module(GATEWAY_MODULE).open_link
     return found

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from gagent_grpc.acl.aid import split_aid
 from gagent_grpc.acl.descriptions import AMSAgentDescription, ServiceDescription
-from gagent_grpc.acp.message import ACPMessage, ACPMessageType, ACPMetadata
+from gagent_grpc.acp.message import ACPMessage, ACPMessageType, ACPMetadata, DelegateMessage
 from gagent_grpc.acp.tasks import DelegatedTask, TaskState
 from gagent_grpc.client.acp.connection import ACPConnection
 from gagent_grpc.client.acp.handling import ACPHandler
@@ -403,9 +403,16 @@ def _status(task: DelegatedTask) -> dict[str, Any]:
 
 def _order(task: DelegatedTask, receiver: str) -> ReceivedACP:
     """Return the DELEGATE that says what a task is, for a handler of ACP messages."""
-    content: dict[str, Any] = {"task_id": task.task_id, "description": task.description, "parameters": task.parameters}
-    if task.callback_url is not None:
-        content["callback_url"] = task.callback_url
+    order = DelegateMessage(
+        task.task_id,
+        task.description,
+        callback_url=task.callback_url,
+        deadline=task.deadline,
+        on_executor_lost=task.on_executor_lost,
+        parent=task.parent,
+        attachments=task.attachments,
+    )
+    content: dict[str, Any] = {**order.to_content(), "parameters": task.parameters}
     return ReceivedACP(
         id=task.task_id,
         type=ACPMessageType.DELEGATE,

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from script_agents import LIBRARY, ROOT, WAIT, Bridge, DirectFactory, Launch, Person
 
+from gagent_grpc import TaskRejected
 from gagent_grpc.bridge.events import Ending
 
 pytest.importorskip("openai")
@@ -39,6 +40,18 @@ async def test_examples_of_the_readme_are_agents(launch: Launch, bridge: Bridge,
     await alice.send(name, "hello", conversation_id="k2", reply_with="q2")
     answer = await alice.next()
     assert (answer.content, answer.conversation_id, answer.in_reply_to) == ("hello", "k2", "q2")
+
+
+async def test_counter_of_the_readme_works_on_tasks_and_shares_them(launch: Launch, alice: Person) -> None:
+    text = (LIBRARY / "README.md").read_text(encoding="utf-8")
+    source = re.search(r"<!-- file: counter\.py -->\n```python\n(.*?)```", text, re.DOTALL)
+    assert source is not None
+    for name in ("counter", "counter2"):
+        await launch(source[1], name=name)
+    whole = await alice.agent.delegate("counter", "Count", {"texts": ["one two", "three"]})
+    assert await whole.result() == {"words": 3}
+    with pytest.raises(TaskRejected, match="expected the parameter texts"):
+        await (await alice.agent.delegate("counter", "Count")).result()
 
 
 class Vendor(ThreadingHTTPServer):
@@ -113,17 +126,20 @@ def vendor() -> Iterator[Vendor]:
 
 # --- echo ---
 
+# What some line reader or other takes for the end of a line, raw wherever JSON allows it (C02).
+SEPARATORS = "one\u2028two\u2029three\u0085four\u000bfive\u000csix\u001cseven\rend caf\u00e9"
+
 
 async def test_echo(launch: Launch, alice: Person) -> None:
     await launch(LIBRARY / "echo.py")
-    assert (await alice.agent.request("helper", "hello")).content == "hello"
+    assert (await alice.agent.request("helper", SEPARATORS)).content == SEPARATORS
     assert (await alice.agent.request("helper", b"\x00\xff")).content == b"\x00\xff"
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
 async def test_echo_in_node(bridge: Bridge, alice: Person) -> None:
     await bridge(ROOT / "agent_scripts" / "node" / "echo.js")
-    assert (await alice.agent.request("helper", "caf\u00e9 \u2028")).content == "caf\u00e9 \u2028"
+    assert (await alice.agent.request("helper", SEPARATORS)).content == SEPARATORS
 
 
 async def test_six_lines_of_bash(bridge: Bridge, alice: Person) -> None:

@@ -146,6 +146,41 @@ async def test_unknown_performative_is_taken_as_noop(
     assert "unknown performative 'explain'; expected one of: accept-proposal," in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("'{\"action\":\"send\",' + ' ' * 7_000_000 + '}'", "a line of 7,000,018 bytes is over the limit"),
+        ("'{\"action\":\"noop\",\"x\":' + '[' * 100_000 + ']' * 100_000 + '}'", "JSON nested too deeply"),
+        ('\'{"action":"noop","x":NaN}\'', "not strict JSON: NaN"),
+    ],
+    ids=["over the limit", "too deep", "not strict"],
+)
+async def test_answer_that_cannot_be_read_is_told_to_the_asker_at_once(
+    bridge: Bridge, alice: Person, line: str, reason: str
+) -> None:
+    """With the time-out that is usual, two minutes, anything but `at once` is too late for this test."""
+    await bridge(
+        f"""
+        for event in events():
+            msg = event.get("msg")
+            if msg and msg["content"] == "break":
+                print({line}, flush=True)
+            elif msg:
+                send(msg["sender"], msg["content"])
+            else:
+                say(action="noop")
+        """,
+        by_hand=True,
+        tick_ms=QUIET,
+    )
+    await alice.send("helper", "break", conversation_id="k1", reply_with="q1")
+    failure = await alice.next()
+    assert (failure.performative.text, failure.conversation_id, failure.in_reply_to) == ("failure", "k1", "q1")
+    assert str(failure.content).startswith(f"the script's answer cannot be read: {reason}")
+    assert await alice.ask("helper", "and on") == "and on"
+    assert alice.inbox.empty()
+
+
 async def test_answer_over_the_limit_is_told_to_script_and_asker(bridge: Bridge, alice: Person) -> None:
     await bridge(
         """
@@ -311,6 +346,28 @@ async def test_suspended_agent_gets_nothing_until_it_is_woken(
     assert await alice.state("helper") == "active"
 
 
+async def test_suspended_agent_stops_politely_and_keeps_its_mail(bridge: Bridge, alice: Person) -> None:
+    source = """
+        for line in sys.stdin.buffer:
+            event = json.loads(line)
+            if event["event"] == "stop":
+                send("alice", "bye")
+                break
+            say(action="suspend" if event.get("msg", {}).get("content") == "rest" else "noop")
+    """
+    running = await bridge(source, by_hand=True, tick_ms=QUIET)
+    await alice.send("helper", "rest")
+
+    async def is_suspended() -> bool:
+        return await alice.state("helper") == "suspended"
+
+    await until(is_suspended)
+    await alice.send("helper", "waits")
+    assert await running.stop() == 0
+    assert (await alice.next()).content == "bye"
+    assert alice.inbox.empty()
+
+
 async def test_wake_of_an_active_agent_does_nothing(bridge: Bridge, alice: Person, tmp_path: Path) -> None:
     await bridge(SLEEPER.format(folder=tmp_path), by_hand=True)
     assert await alice.ask("helper", "wake") == "still up"
@@ -330,30 +387,32 @@ async def test_delete_frees_name_and_mail(bridge: Bridge, alice: Person, tmp_pat
 
 
 async def test_c04_late_answer_reaches_its_own_conversation(
-    bridge: Bridge, alice: Person, person: PersonFactory
+    bridge: Bridge, alice: Person, person: PersonFactory, tmp_path: Path
 ) -> None:
     bob = await person("bob")
+    told = tmp_path / "told"
     await bridge(
-        """
+        f"""
         for event in events():
             msg = event.get("msg")
             if msg is None:
                 say(action="noop")
                 continue
-            if msg["sender"] == "alice":
-                time.sleep(0.6)
+            while msg["sender"] == "alice" and not os.path.exists({str(told)!r}):
+                time.sleep(0.01)
             send(msg["sender"], "for " + msg["conversation_id"])
         """,
         by_hand=True,
         tick_ms=QUIET,
-        answer_timeout=0.3,
+        answer_timeout=1.0,
     )
     await alice.send("helper", conversation_id="a", reply_with="q1")
     await bob.send("helper", conversation_id="b")
     failure = await alice.next()
     assert (failure.performative.text, failure.conversation_id, failure.in_reply_to) == ("failure", "a", "q1")
-    assert failure.content == "timeout: no answer within 0.3 s"
+    assert failure.content == "timeout: no answer within 1 s"
     assert failure.user_parameters["X-automatic"] == "true"
+    told.touch()
     late = await alice.next()
     assert (late.content, late.conversation_id) == ("for a", "a")
     answer = await bob.next()

@@ -6,6 +6,7 @@ import ast
 import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ import pytest
 from gagent_grpc.acl.performative import Performative
 from gagent_grpc.bridge.command import script_command, script_environment
 from gagent_grpc.bridge.faults import ScriptExited
-from gagent_grpc.bridge.framing import Answer, Delete, Noop, Register, SendAction, Suspend, Wake, parse_line
+from gagent_grpc.bridge.framing import Answer, BadAction, Delete, Noop, Register, SendAction, Suspend, Wake, parse_line
 from gagent_grpc.bridge.process import ScriptProcess
 
 LIBRARY = Path(__file__).parents[3] / "agent_scripts" / "python"
@@ -236,6 +237,7 @@ async def test_error_in_on_message_is_answered_with_failure(script: MakeScript, 
         protocol="fipa-request",
         conversation_id="k1",
         in_reply_to="q1",
+        user_parameters={"X-automatic": "true"},
     )
     assert f"\n{kind}: " in process.stderr_tail
     assert (await process.exchange(message("noop"))).idle
@@ -358,6 +360,75 @@ def test_send_takes_further_parameters() -> None:
 def test_mistake_is_told_where_it_is_made(arguments: tuple[Any, ...], keywords: dict[str, Any], error: str) -> None:
     with pytest.raises((TypeError, ValueError), match=error):
         AGENT.send(*arguments, **keywords)
+
+
+TASK = gagent_py.Task(task_id="T-1", delegator="alice@local")
+ABOUT = {"task_id": "T-1", "delegator": "alice@local"}
+
+
+def test_helpers_for_tasks_make_actions_that_the_bridge_takes() -> None:
+    made = [
+        AGENT.register(["a", {"type": "b"}]),
+        AGENT.register("a"),
+        AGENT.deregister(),
+        AGENT.delegate("bob", "d", {"n": 3}, task_id="T-2", deadline=5, parent=TASK, max_attempts=2),
+        AGENT.delegate("role:x", deadline=datetime(2026, 12, 31, tzinfo=UTC), on_executor_lost="redeliver"),
+        AGENT.answer_task("T-2", None),
+        AGENT.cancel_task("T-2", "why"),
+        AGENT.progress(TASK, 0, "begun"),
+        AGENT.output(TASK, "part", "log"),
+        AGENT.save(TASK, None),
+        AGENT.ask(TASK, "which?"),
+        AGENT.complete(TASK, {"n": 3}),
+        AGENT.fail(TASK, "why"),
+        AGENT.reject("T-1"),
+        AGENT.send_acp("bob", " Request ", [1], metadata={"priority": "high"}),
+        AGENT.reply_acp(gagent_py.ACPMessage(id="m-1", source="bob"), "response", "yes"),
+    ]
+    for action in made:
+        answer = parse_line(json.dumps(action).encode())
+        assert isinstance(answer, Answer)
+        assert not isinstance(answer.actions[0], BadAction), answer
+    assert made[3]["parent"] == "T-1"
+    assert made[7] == {"action": "progress", **ABOUT, "progress": 0, "note": "begun"}
+    assert made[9] == {"action": "save", **ABOUT, "checkpoint": None}
+    assert made[13] == {"action": "reject", "task_id": "T-1"}
+    assert made[15]["msg"] == {"type": "response", "target": "bob", "content": "yes", "in_reply_to": "m-1"}
+    # Ids of its own are new each time.
+    assert AGENT.delegate("bob")["task_id"] != AGENT.delegate("bob")["task_id"]
+
+
+ENDLESS: list[Any] = []
+ENDLESS.append(ENDLESS)
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (lambda: AGENT.register([]), "services is empty"),
+        (lambda: AGENT.register([7]), "a service is int"),
+        (lambda: AGENT.register([{"name": "n"}]), "a service has the type None"),
+        (lambda: AGENT.delegate(""), "the target is ''"),
+        (lambda: AGENT.delegate("bob", "d", [1]), "parameters is list"),
+        (lambda: AGENT.delegate("bob", "d", {"a": float("nan")}), "parameters holds NaN, an infinity or itself"),
+        (lambda: AGENT.delegate("bob", deadline=True), "deadline is bool"),
+        (lambda: AGENT.delegate("bob", dead_line=1), "unknown keyword 'dead_line'; expected one of: task_id, "),
+        (lambda: AGENT.progress(TASK, 1.5), "fraction is 1.5; expected a number from 0 to 1"),
+        (lambda: AGENT.progress(TASK, "half"), "fraction is str"),
+        (lambda: AGENT.progress(7), "task is int; expected a Task, a TaskEvent or a task id"),
+        (lambda: AGENT.output(TASK, b"x"), "text is bytes"),
+        (lambda: AGENT.complete(TASK, {1, 2}), "result: Object of type set is not JSON serializable"),
+        (lambda: AGENT.complete(TASK, ENDLESS), "result holds NaN, an infinity or itself"),
+        (lambda: AGENT.complete(TASK, "\ud800"), "result holds half a surrogate pair"),
+        (lambda: AGENT.complete("", 1), "the task id is empty"),
+        (lambda: AGENT.send_acp("bob", "ask"), "unknown ACP type 'ask'; expected one of: request, response"),
+        (lambda: AGENT.send_acp("bob", "request", to="x"), "unknown field 'to' of an ACP message"),
+        (lambda: AGENT.reply_acp(gagent_py.ACPMessage(), "response"), "the target is ''"),
+    ],
+)
+def test_mistake_about_a_task_is_told_where_it_is_made(call: Callable[[], Any], error: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=error):
+        call()
 
 
 def test_reply_to_nobody_is_an_error() -> None:
@@ -579,6 +650,46 @@ def test_script_run_at_a_terminal_says_how(tmp_path: Path) -> None:
         os.close(theirs)
     assert done.returncode == 2
     assert b"gagent run" in done.stderr
+
+
+def test_direct_mode_without_the_package_says_what_is_missing(tmp_path: Path) -> None:
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("GAGENT_")}
+    # Without `site` nothing that is installed is found.
+    done = subprocess.run(
+        [sys.executable, "-S", str(write_script(tmp_path, QUIET))],
+        capture_output=True,
+        env={**environment, "GAGENT_NAME": "helper", "PYTHONPATH": str(LIBRARY)},
+        cwd=tmp_path,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr.decode() == (
+        "GAGENT_NAME is set, and the package gagent-grpc is missing. Install it: pip install gagent-grpc."
+        " Or leave the connection to: gagent run SCRIPT.py\n"
+    )
+
+
+@pytest.mark.skipif(shutil.which("python3.9") is None, reason="python3.9 is not installed")
+def test_library_runs_on_python_3_9(tmp_path: Path) -> None:
+    environment = script_environment({"PYTHONPATH": str(LIBRARY)})
+    command = ["python3.9", str(write_script(tmp_path, EVERY_HOOK))]
+    events = (START, message("repr"), {"event": "delegate", "task_id": "T-1", "description": "d"}, STOP)
+    done = subprocess.run(
+        command,
+        input=b"".join(json.dumps(event).encode() + b"\n" for event in events),
+        capture_output=True,
+        env=environment,
+        cwd=tmp_path,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    assert [line.get("action") for line in json_lines(done.stdout)] == ["register", "send", "noop"]
+    direct = {**environment, "GAGENT_BRIDGE": "", "GAGENT_NAME": "helper"}
+    done = subprocess.run(command, capture_output=True, env=direct, cwd=tmp_path, timeout=30, check=False)
+    assert done.returncode == 2
+    assert b"needs Python 3.11 or newer" in done.stderr
 
 
 def test_script_beside_the_library_folder_imports_it(tmp_path: Path) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
 import random
+import resource
 import shutil
 import signal
 import textwrap
@@ -20,8 +22,9 @@ import pytest
 from gagent_grpc.bridge.command import script_command, script_environment
 from gagent_grpc.bridge.faults import ScriptExited, ScriptTimeout
 from gagent_grpc.bridge.framing import Answer, Noop, SendAction
+from gagent_grpc.bridge.limits import ScriptLimits
 from gagent_grpc.bridge.process import STOP_GRACE_S, LateAnswer, ScriptProcess
-from gagent_grpc.errors import ScriptError
+from gagent_grpc.errors import ConfigurationError, ScriptError
 
 START = {"event": "start", "system_prompt": "", "model": "gpt-4o-mini", "max_tokens": 200, "max_history": 20}
 TICK = {"event": "tick"}
@@ -248,6 +251,73 @@ async def test_overlong_line_is_dropped_and_reading_goes_on(
     assert contents(await process.exchange(message("y"))) == ["y"]
 
 
+# --- What scripts may use ---
+
+
+async def test_memory_of_a_script_is_bounded(script: MakeScript) -> None:
+    process = script(
+        """
+        next(events())
+        try:
+            bytearray(400_000_000)
+        except MemoryError:
+            send("alice", "refused")
+        else:
+            send("alice", "had")
+        """,
+        limits=ScriptLimits(memory_mb=200),
+    )
+    await process.start()
+    assert contents(await process.exchange(START)) == ["refused"]
+
+
+async def test_open_files_of_a_script_are_bounded(script: MakeScript) -> None:
+    process = script(
+        """
+        next(events())
+        held = []
+        try:
+            while len(held) < 100:
+                held.append(open(os.devnull))
+        except OSError as error:
+            send("alice", error.strerror)
+        else:
+            send("alice", "had")
+        """,
+        limits=ScriptLimits(open_files=40),
+    )
+    await process.start()
+    assert contents(await process.exchange(START)) == ["Too many open files"]
+
+
+async def test_cpu_time_of_a_script_is_bounded(script: MakeScript) -> None:
+    process = script("while True: pass", limits=ScriptLimits(cpu_seconds=1))
+    await process.start()
+    with pytest.raises(ScriptExited, match="killed by SIGXCPU"):
+        await process.exchange(START)
+
+
+async def test_limit_above_what_this_process_may_have_leaves_it_at_that(script: MakeScript) -> None:
+    _, allowed = resource.getrlimit(resource.RLIMIT_NOFILE)
+    process = script(
+        """
+        import resource
+        next(events())
+        send("alice", str(resource.getrlimit(resource.RLIMIT_NOFILE)))
+        """,
+        limits=ScriptLimits(open_files=allowed + 1),
+    )
+    await process.start()
+    assert contents(await process.exchange(START)) == [f"({allowed}, {allowed})"]
+
+
+@pytest.mark.parametrize("limit", [{"memory_mb": 0}, {"cpu_seconds": -1}, {"open_files": 7}, {"memory_mb": 1.5}])
+def test_limit_that_makes_no_sense_is_told(limit: dict[str, Any]) -> None:
+    ((name, value),) = limit.items()
+    with pytest.raises(ConfigurationError, match=rf"{name} is {value}; expected a whole number of at least"):
+        ScriptLimits(**limit)
+
+
 # --- Which event a line belongs to ---
 
 
@@ -324,6 +394,26 @@ async def test_c04_second_line_for_one_event_is_an_extra_one(script: MakeScript,
     assert [item.event["msg"]["content"] if item.event else None for item in late] == [
         str(number) if echo else None for number in range(10)
     ]
+
+
+async def test_second_line_that_comes_late_shifts_nothing(script: MakeScript) -> None:
+    """It comes well after the pause that a script which writes one line for each event has."""
+    process = script("""
+        for event in events():
+            if event["event"] == "message":
+                send("alice", "first for " + event["msg"]["content"])
+                time.sleep(0.025)
+                send("alice", "second for " + event["msg"]["content"])
+            elif event["event"] != "stop":
+                say(action="noop")
+    """)
+    await process.start()
+    await process.exchange(START)
+    for number in range(15):
+        assert contents(await process.exchange(message(str(number)))) == [f"first for {number}"]
+    await process.stop()
+    late = await all_late(process)
+    assert [contents(item) for item in late] == [[f"second for {number}"] for number in range(15)]
 
 
 async def test_unsolicited_line_is_delivered_while_idle(script: MakeScript) -> None:
@@ -483,6 +573,29 @@ async def test_c05f_given_variables_are_added(script: MakeScript, monkeypatch: p
     assert json.loads(str(content)) == [True, "x", "stdio", None, script_command(__file__)[0]]
 
 
+async def test_script_gets_only_the_variables_that_it_may_have(
+    script: MakeScript, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MODEL_KEY", "for this one")
+    monkeypatch.setenv("OTHER_KEY", "for another one")
+    process = script(
+        """
+        next(events())
+        send("alice", json.dumps(dict(os.environ)))
+        """,
+        inherit=["MODEL_*"],
+        env={"MODEL": "x"},
+    )
+    await process.start()
+    environment = json.loads(str(contents(await process.exchange(START))[0]))
+    assert (environment["MODEL_KEY"], environment["MODEL"], environment["PATH"]) == (
+        "for this one",
+        "x",
+        os.environ["PATH"],
+    )
+    assert "OTHER_KEY" not in environment
+
+
 def test_library_folder_comes_after_what_the_user_has(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", "/mine")
     assert script_environment()["PYTHONPATH"].split(os.pathsep)[0] == "/mine"
@@ -633,6 +746,24 @@ async def test_script_has_a_process_group_of_its_own(script: MakeScript) -> None
     assert process.pid is not None
     # Which is not this one's, so Ctrl-C at the terminal of the bridge does not reach it.
     assert os.getpgid(process.pid) == process.pid
+
+
+async def test_guard_goes_with_the_script(script: MakeScript) -> None:
+    process = script("for event in events(): say(action='noop')")
+    await process.start()
+    pipe = os.readlink(f"/proc/self/fd/{process._guard._pipe}")
+
+    def guards() -> list[int]:
+        found = []
+        for one in psutil.process_iter(["name"]):
+            with contextlib.suppress(OSError):
+                if one.info["name"] == "sh" and os.readlink(f"/proc/{one.pid}/fd/3") == pipe:
+                    found.append(one.pid)
+        return found
+
+    (guard,) = guards()
+    await process.stop()
+    await until_gone(guard)
 
 
 async def test_stop_may_be_answered_and_repeated(script: MakeScript) -> None:

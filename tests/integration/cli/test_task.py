@@ -88,6 +88,29 @@ def test_delegated_task_is_waited_for_and_its_result_printed(works: Place) -> No
     assert (task["state"], task["delegator"], task["executor"]) == ("completed", "cli-tasks@local", "worker@local")
 
 
+def test_counts_of_the_bus_tell_what_runs(works: Place) -> None:
+    def stats() -> dict[str, int]:
+        found = json.loads(works.gagent("task", "stats", "--json").stdout)
+        return {**found.pop("by_state"), **found}
+
+    before = stats()
+    task_id = delegate(works, "ask")
+    works.gagent("task", "delegate", "worker", "echo", "--wait")
+    now = stats()
+    assert {name: now[name] - before[name] for name in ("delegated", "running", "completed", "failed", "waiting")} == {
+        "delegated": 2,
+        "running": 1,
+        "completed": 1,
+        "failed": 0,
+        "waiting": 0,
+    }
+    works.gagent("task", "answer", task_id, "blue")
+    table = works.gagent("task", "stats")
+    assert table.returncode == 0
+    assert re.search(r"^input-required +\d+$", table.stdout, re.MULTILINE)
+    assert re.search(r"^leases +\d+$", table.stdout, re.MULTILINE)
+
+
 def test_output_comes_on_stderr_and_the_result_on_stdout(works: Place) -> None:
     done = works.gagent("task", "delegate", "worker", "stream", "--wait")
     assert (done.returncode, done.stdout) == (0, "all three\n")

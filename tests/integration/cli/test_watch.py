@@ -47,7 +47,7 @@ def test_what_is_refused_is_marked_and_others_are_not_shown(town: Place) -> None
     assert watch.process.wait(30) == 0
     watch.end()
     (line,) = printed(watch)
-    assert "-> nobody REFUSED NO_SUCH_AGENT inform" in line
+    assert "-> nobody@local REFUSED NO_SUCH_AGENT inform" in line
 
 
 def test_json_has_one_object_per_line(town: Place) -> None:

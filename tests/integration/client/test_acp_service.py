@@ -34,7 +34,6 @@ from gagent_grpc import (
     ReceivedACP,
     Refuse,
     SqliteStore,
-    UnsupportedFunction,
 )
 from gagent_grpc.pb.gagent.v1 import bus_service_pb2 as pb
 from gagent_grpc.testing import running_bus
@@ -529,13 +528,6 @@ async def test_a_client_whose_name_is_taken_away_waits_no_longer(bus: Any) -> No
             await operator.ams.terminate("visitor")
             with pytest.raises(PreconditionFailed, match="terminated"):
                 await receiving
-
-
-@pytest.mark.parametrize("url", ["ws://127.0.0.1:8080/acp", "wss://bus.invalid/acp"])
-async def test_a_gateway_is_not_there_yet(url: str) -> None:
-    client = ACPClient(url, "visitor", ACPcredentials(token="secret"))
-    with pytest.raises(UnsupportedFunction, match=r"gateway is not there yet; use grpc://HOST:PORT"):
-        await client.connect()
 
 
 @pytest.mark.parametrize("url", ["", "http://127.0.0.1:50051", "127.0.0.1", "grpc://", "grpc://host:port"])

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -17,9 +18,11 @@ from gagent_grpc import (
     ACPService,
     AgentNotRegistered,
     AnswerTimeout,
+    Attachment,
     ClientLimits,
     DelegateMessage,
     Fail,
+    OnExecutorLost,
     ReceivedACP,
     Refuse,
     TaskNotFound,
@@ -137,6 +140,14 @@ async def test_a_handler_gets_the_task_as_a_delegate(services: Any) -> None:
     assert (order.type, order.task_id, order.source) == (ACPMessageType.DELEGATE, "T-1", planner.agent_id)
     # The URL is carried, and nobody fetches it.
     assert DelegateMessage.from_message(order) == DelegateMessage("T-1", "do it", {"n": 3}, "http://x.invalid/")
+    # And everything else that a delegator may say of it.
+    told = {
+        "deadline": datetime(2091, 1, 1, tzinfo=UTC),
+        "on_executor_lost": OnExecutorLost.REDELIVER,
+        "attachments": (Attachment("file:///a.csv", "text/csv", size_bytes=3),),
+    }
+    await (await planner.agent.delegate("analyst", "do more", task_id="T-2", **told)).result()
+    assert DelegateMessage.from_message(gate.orders[1]) == DelegateMessage("T-2", "do more", **told)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from gagent_grpc import (
     InvalidArgument,
     MessageTemplate,
     OneShotBehaviour,
+    Performative,
     PreconditionFailed,
     Received,
     TickerBehaviour,
@@ -328,6 +329,88 @@ async def test_an_answer_to_a_request_goes_to_whoever_asked(agents: Any) -> None
 
     assert await bob.add_behaviour(Doing(ask)).join() == "the answer"
     assert collecting.received == []
+
+
+async def test_what_belongs_to_a_conversation_that_goes_on_passes_a_behaviour_for_everything_else(agents: Any) -> None:
+    buyer, seller = await agents("buyer"), await agents("seller")
+    everything = MessageTemplate()
+    at_buyer = buyer.add_behaviour(Collecting(), everything)
+    at_seller = seller.add_behaviour(Collecting(), ~MessageTemplate("cfp"))
+    rejected = asyncio.Event()
+
+    @seller.on_cfp()
+    async def bid(cfp: Received) -> str:
+        return "38"
+
+    @bid.accepted
+    async def work(bid: Any) -> str:
+        return "delivered"
+
+    @bid.rejected
+    async def lose(bid: Any) -> None:
+        rejected.set()
+
+    async with buyer.call_for_proposals("seller", "crate 9", reply_by=20) as call:
+        (proposal,) = await call.proposals()
+        assert (await call.accept(proposal)).content == "delivered"
+    async with buyer.call_for_proposals("seller", "crate 10", reply_by=20) as call:
+        (proposal,) = await call.proposals()
+        await call.reject(proposal)
+    async with asyncio.timeout(WAIT):
+        await rejected.wait()
+    assert (at_buyer.received, at_seller.received) == ([], [])
+    # A decision about no bid is nobody's conversation.
+    await buyer.send("seller", "reject-proposal", "stray", conversation_id="another")
+    await until(lambda: at_seller.handled == ["stray"])
+
+
+async def test_a_late_proposal_is_rejected_and_does_not_go_to_a_behaviour(agents: Any, inbox: Any) -> None:
+    buyer, late = await agents("buyer"), await agents("late")
+    at_buyer = buyer.add_behaviour(Collecting(), MessageTemplate())
+    asked = asyncio.Queue[Received]()
+    late.on("cfp")(asked.put)
+    late.on("reject-proposal")(inbox)
+    async with buyer.call_for_proposals("late", reply_by=20):
+        async with asyncio.timeout(WAIT):
+            cfp = await asked.get()
+    await late.reply(cfp, "propose", "1")
+    assert await inbox.holds(1) == ["the call for proposals is over"]
+    # One of somebody who was not called is mail.
+    await (await agents("other")).send("buyer", "propose", "2", conversation_id=cfp.conversation_id)
+    await until(lambda: at_buyer.handled == ["2"])
+
+
+async def test_a_cancel_ends_a_handler_and_is_answered_beside_a_behaviour_for_everything_else(
+    agents: Any, inbox: Any
+) -> None:
+    alice, bob = await agents("alice", inbox), await agents("bob")
+    begun = asyncio.Event()
+
+    @bob.on("request")
+    async def work(message: Received) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    @bob.on_subscribe()
+    async def publish(subscriber: Any) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    at_bob = bob.add_behaviour(Collecting(), MessageTemplate("cancel"))
+    for number, act in enumerate(("request", "subscribe")):
+        marks = {"conversation_id": act, "protocol": f"fipa-{act}"}
+        begun.clear()
+        await alice.send("bob", act, "long", **marks)
+        async with asyncio.timeout(WAIT):
+            await begun.wait()
+        await alice.send("bob", "cancel", reply_with=f"x{number}", **marks)
+        await until(lambda number=number: f"x{number}" in [one.in_reply_to for one in inbox.messages])
+        done = next(one for one in inbox.messages if one.in_reply_to == f"x{number}")
+        assert (done.performative, done.content) == (Performative.INFORM, "done")
+    assert at_bob.received == []
+    # There is nothing any more that the library could cancel.
+    await alice.send("bob", "cancel", "again", conversation_id="request")
+    await until(lambda: at_bob.handled == ["again"])
 
 
 async def test_a_behaviour_that_is_busy_keeps_neither_handlers_nor_its_sender_waiting(agents: Any, inbox: Any) -> None:

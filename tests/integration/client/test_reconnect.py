@@ -693,3 +693,14 @@ def sessions_of(bus: Any, agent: Agent) -> int:
 
 async def _yes(message: Received) -> str:
     return "yes"
+
+
+async def test_bus_on_this_machine_is_not_looked_for_behind_a_proxy(
+    bus: Any, agents: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("no_grpc_proxy", "no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("grpc_proxy", "http_proxy", "https_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    alice = await agents("alice")
+    assert await alice.ams.search()

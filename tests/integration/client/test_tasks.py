@@ -423,16 +423,17 @@ async def test_checkpoint_that_is_too_large_takes_no_output_with_it(boss: Agent,
         assert [event.text for event in await events_of(task) if event.text] == ["kept"]
 
 
-async def test_flood_of_output_arrives_whole_and_in_order(buses: Any) -> None:
+@pytest.mark.parametrize(("dots", "most_bytes"), [(95, 20_000), (0, 256 * 1024)], ids=["large", "tiny"])
+async def test_flood_of_output_arrives_whole_and_in_order(buses: Any, dots: int, most_bytes: int) -> None:
     """One report takes along what gathers while the one before is on its way; nothing of it is lost or out of order."""
     bus = await buses(limits=BusLimits(drain_grace=1.0, task_events=20_000, task_event_bytes=64_000_000))
-    limits = ClientLimits(task_output_bytes=20_000)
+    limits = ClientLimits(task_output_bytes=most_bytes)
     worker = Agent("worker", bus=bus.address, limits=limits)
 
     @worker.on_delegate
     async def work(task: TaskContext) -> None:
         for number in range(3_000):
-            await task.output(f"{number:05}" + "." * 95)
+            await task.output(f"{number:05}" + "." * dots)
             await task.progress(number / 3_000)
 
     async with worker, Agent("boss", bus=bus.address) as boss:

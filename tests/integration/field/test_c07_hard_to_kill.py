@@ -110,6 +110,35 @@ async def test_c07_ctrl_c_ends_all_scripts_of_a_terminal(bus: Any, tmp_path: Pat
         await nothing_left(everything)
 
 
+async def test_c07_killed_bridge_leaves_nothing_of_its_scripts(bus: Any, tmp_path: Path, marker: Path) -> None:
+    """Without a guard the stubborn script and the other one's `sleep` live on."""
+    scripts = [script_file(tmp_path, source, name, ".py") for name, source in SCRIPTS.items()]
+    async with contextlib.AsyncExitStack() as commands:
+        runs = [
+            await commands.enter_async_context(
+                in_group(0, tmp_path, "run", str(script), "--bus", bus.address, "--system-prompt", str(marker))
+            )
+            for script in scripts
+        ]
+        for run in runs:
+            async with asyncio.timeout(WAIT):
+                assert run.stdout is not None
+                assert b"@local runs" in await run.stdout.readline()
+        everything = [one for run in runs for one in psutil.Process(run.pid).children(recursive=True)]
+        assert len(everything) == len(SCRIPTS) + 1
+        for run in runs:
+            run.kill()
+        began = time.monotonic()
+        try:
+            await nothing_left(everything)
+        finally:
+            for one in everything:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    one.kill()
+        # 3 s as documented, and some for a machine that has other things to do.
+        assert time.monotonic() - began < BOUND
+
+
 def stopped(marker: Path) -> bool:
     """Whether the normal script was told to stop, once."""
     return marker.read_text() == "stopped"

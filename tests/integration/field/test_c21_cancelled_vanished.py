@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import os
+import time
 import weakref
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -252,21 +253,46 @@ async def test_c21h_garbage_collection_takes_no_task_away(buses: Any) -> None:
         await future
         return task.parameters["number"]
 
-    async with worker, Agent("boss", bus=bus.address) as boss:
+    async with worker, Agent("boss", bus=bus.address) as boss, _collecting() as collected:
         tasks = await asyncio.gather(
             *(boss.delegate("worker", "one of many", {"number": number}) for number in range(500))
         )
         results = [asyncio.create_task(task.result()) for task in tasks]
         await until(lambda: len(waiting) == 500)
-        # While all of it is under way: handlers, reports, watches, and whoever waits for the results.
-        for _ in range(15):
-            gc.collect()
-            await asyncio.sleep(0.01)
+        # Also while all of it is under way: handlers, reports, watches, and whoever waits for the results.
+        before = len(collected)
+        await until(lambda: len(collected) >= before + 5)
         for one in waiting:
             future = one()
             assert future is not None, "a handler is gone"
             future.set_result(None)
         assert await asyncio.gather(*results) == list(range(500))
+
+
+@contextlib.asynccontextmanager
+async def _collecting() -> AsyncIterator[list[int]]:
+    """Collect garbage every 10 ms for as long as the block lasts; the list grows with each time.
+
+    The bus and both agents share this loop: a collection is followed by a longer pause, so that they have most of the time.
+    """
+    collected: list[int] = []
+
+    async def collect() -> None:
+        while True:
+            began = time.perf_counter()
+            collected.append(gc.collect())
+            await asyncio.sleep(max(0.01, 4 * (time.perf_counter() - began)))
+
+    # What was there before the test is nobody's garbage in it, and takes long to look through.
+    gc.collect()
+    gc.freeze()
+    collecting = asyncio.create_task(collect())
+    try:
+        yield collected
+    finally:
+        collecting.cancel()
+        await asyncio.gather(collecting, return_exceptions=True)
+        gc.unfreeze()
 
 
 async def test_c21i_task_ends_with_its_deadline(buses: Any) -> None:

@@ -9,13 +9,11 @@ from typing import Any
 
 import grpc
 import pytest
-from google.protobuf.timestamp_pb2 import Timestamp
-from google.rpc import error_details_pb2
-from grpc_status import rpc_status
+from tasking import Side, at, ended, offer, refused, watched
 from waiting import WAIT, until
 
 from gagent_grpc.config import BusLimits
-from gagent_grpc.pb.gagent.v1 import acp_pb2, agent_pb2
+from gagent_grpc.pb.gagent.v1 import acp_pb2
 from gagent_grpc.pb.gagent.v1 import bus_service_pb2 as bus_pb
 from gagent_grpc.pb.gagent.v1 import task_service_pb2 as pb
 from gagent_grpc.pb.gagent.v1 import task_service_pb2_grpc as services
@@ -26,98 +24,7 @@ from gagent_grpc.testing import running_bus
 pytestmark = pytest.mark.timeout(60)
 STATUS = grpc.StatusCode
 QUICK: dict[str, Any] = {"drain_grace": 1.0, "resume_grace": 0.2, "task_lease": 0.3, "task_cancel_grace": 0.3}
-REDELIVER = pb.EXECUTOR_LOST_POLICY_REDELIVER
-
-
-class Side:
-    """One agent with its calls: a session, and the stub that shows its token."""
-
-    def __init__(self, session: Any, stub: Any) -> None:
-        self.session = session
-        self.aid = session.welcome.agent
-        self._stub = stub
-
-    def __getattr__(self, name: str) -> Any:
-        request = getattr(pb, f"{name}Request")
-
-        def call(**fields: Any) -> Any:
-            token = (("gagent-session", self.session.welcome.resume_token),)
-            return getattr(self._stub, name)(request(**fields), metadata=token)
-
-        return call
-
-    def deliveries(self, kind: int) -> list[Any]:
-        return [one.message.acp for one in self.session.deliveries if one.message.acp.message_type == kind]
-
-    async def receives(self, kind: int, count: int = 1) -> list[Any]:
-        await self.session.until(lambda: len(self.deliveries(kind)) >= count)
-        return self.deliveries(kind)
-
-    async def delegation(self, count: int = 1) -> Any:
-        """Wait for the DELEGATE with this place, and return the task in it."""
-        return (await self.receives(acp_pb2.ACP_MESSAGE_TYPE_DELEGATE, count))[count - 1].delegation
-
-    async def says(self, to: str, kind: str, *, id: str = "", **content: Any) -> list[Any]:  # noqa: A002
-        """Send an ACP message and return the receipts so far that are no ACCEPTED."""
-        message = bus_pb.BusMessage(id=id, to=[to])
-        message.acp.message_type = acp_pb2.AcpMessageType.Value(f"ACP_MESSAGE_TYPE_{kind}")
-        for part, value in content.items():
-            getattr(message.acp, part).CopyFrom(value)
-        self.sent = getattr(self, "sent", 0) + 1
-        await self.session.send(message)
-        receipts: list[Any] = await self.session.receipted(self.sent)
-        return receipts
-
-
-@pytest.fixture
-async def side(connect: Any, channels: Any) -> Any:
-    """Return a factory: `await side(bus, "alice")`."""
-
-    async def make(bus: Bus, name: str, **hello: Any) -> Side:
-        return Side(await connect(bus, name, **hello), services.TaskServiceStub(channels(bus)))
-
-    return make
-
-
-async def refused(call: Any) -> tuple[grpc.StatusCode, str, dict[str, str]]:
-    """Return status, reason and metadata of a call that is refused."""
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        async with asyncio.timeout(WAIT):
-            await call
-    return caught.value.code(), *info_of(caught.value)
-
-
-def info_of(error: Any) -> tuple[str, dict[str, str]]:
-    info = error_details_pb2.ErrorInfo()
-    status = rpc_status.from_call(error)
-    assert status is not None
-    assert status.details[0].Unpack(info)
-    return info.reason, dict(info.metadata)
-
-
-async def watched(call: Any) -> list[Any]:
-    """Read a watch to its end; return its responses."""
-    found = []
-    async with asyncio.timeout(WAIT):
-        while (response := await call.read()) is not grpc.aio.EOF:
-            found.append(response)
-    return found
-
-
-async def ended(side: Side, task_id: str, delegator: str = "") -> Any:
-    """Wait for the end of a task and return it."""
-    await watched(side.WatchTask(task_id=task_id, delegator=delegator, after=0))
-    return (await side.GetTask(task_id=task_id, delegator=delegator)).task
-
-
-def at(seconds: float) -> Timestamp:
-    moment = Timestamp()
-    moment.FromNanoseconds(int(seconds * 1e9))
-    return moment
-
-
-def offer(service: str) -> agent_pb2.DfAgentDescription:
-    return agent_pb2.DfAgentDescription(services=[agent_pb2.ServiceDescription(service_type=service)])
+REDELIVER = acp_pb2.EXECUTOR_LOST_POLICY_REDELIVER
 
 
 # ---- a task and its two sides ------------------------------------------------------------------------------------------
@@ -125,7 +32,7 @@ def offer(service: str) -> agent_pb2.DfAgentDescription:
 
 async def test_task_is_handed_over_worked_on_and_completed(bus: Bus, side: Any) -> None:
     alice, bob = await side(bus, "alice"), await side(bus, "bob")
-    attachment = pb.TaskAttachment(name="data", media_type="text/csv", uri="file:///data.csv", size_bytes=12)
+    attachment = acp_pb2.TaskAttachment(name="data", media_type="text/csv", uri="file:///data.csv", size_bytes=12)
     response = await alice.DelegateTask(
         task_id="t1",
         target="bob",
@@ -248,7 +155,7 @@ async def test_bad_orders_are_refused_with_the_field(bus: Bus, side: Any) -> Non
         ({"max_attempts": 101}, STATUS.INVALID_ARGUMENT, "INVALID_ARGUMENT"),
         ({"on_executor_lost": 7}, STATUS.INVALID_ARGUMENT, "INVALID_ARGUMENT"),
         ({"priority": 9}, STATUS.INVALID_ARGUMENT, "INVALID_ARGUMENT"),
-        ({"attachments": [pb.TaskAttachment(name="x")]}, STATUS.INVALID_ARGUMENT, "INVALID_ARGUMENT"),
+        ({"attachments": [acp_pb2.TaskAttachment(name="x")]}, STATUS.INVALID_ARGUMENT, "INVALID_ARGUMENT"),
         ({"parent_task_id": "p"}, STATUS.INVALID_ARGUMENT, "MISSING_PARAMETER"),
         ({"parent_task_id": "p", "parent_delegator": "bob"}, STATUS.NOT_FOUND, "TASK_NOT_FOUND"),
         ({"description": "x" * 1_000_001}, STATUS.RESOURCE_EXHAUSTED, "MESSAGE_TOO_LARGE"),

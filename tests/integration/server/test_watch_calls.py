@@ -250,6 +250,35 @@ async def test_streams_are_bounded(buses: Any, channels: Any) -> None:
     assert "max_watches" in text
 
 
+async def test_neither_one_connection_nor_one_agent_can_have_all_the_streams(
+    buses: Any, channels: Any, connect: Any
+) -> None:
+    bus = await buses(limits=BusLimits(max_watches=8, drain_grace=1.0))
+    alice, bob = await connect(bus, "alice"), await connect(bus, "bob")
+    request = df_service_pb2.WatchDescriptionsRequest()
+    here, there = (df_service_pb2_grpc.DfServiceStub(channels(bus)) for _ in range(2))
+    streams = [here.WatchDescriptions(request), here.WatchDescriptions(request, metadata=token(alice))]
+    for stream in streams:
+        await read(stream, 1)
+    # Another agent on the connection is no other client.
+    code, text = await ended(here.WatchDescriptions(request, metadata=token(bob)))
+    assert code == STATUS.RESOURCE_EXHAUSTED
+    assert "connection" in text
+    assert "has 2" in text
+    assert "max_watches" in text
+    # Another connection of the agent has what is left to that.
+    streams.append(there.WatchDescriptions(request, metadata=token(alice)))
+    await read(streams[-1], 1)
+    code, text = await ended(there.WatchDescriptions(request, metadata=token(alice)))
+    assert code == STATUS.RESOURCE_EXHAUSTED
+    assert "alice@local has 2" in text
+    streams.append(there.WatchDescriptions(request, metadata=token(bob)))
+    await read(streams[-1], 1)
+    # Agents are watched by as many again.
+    agents = ams_service_pb2_grpc.AmsServiceStub(channels(bus)).WatchAgents(ams_service_pb2.WatchAgentsRequest())
+    await read(agents, 1)
+
+
 async def test_reader_that_is_too_slow_is_ended_and_costs_nobody_else(buses: Any, channels: Any, connect: Any) -> None:
     bus = await buses(limits=BusLimits(watch_events=20, drain_grace=1.0))
     slow_df, df = df_service_pb2_grpc.DfServiceStub(channels(bus)), df_service_pb2_grpc.DfServiceStub(channels(bus))

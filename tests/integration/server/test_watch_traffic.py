@@ -50,7 +50,7 @@ async def test_what_becomes_of_messages_is_told_in_order(bus: Bus, connect: Any,
         told = await take(events, 4)
     assert [(one.kind, one.sender, one.receiver, one.message_id) for one in told[:3]] == [
         (TrafficKind.ACCEPTED, "alice@local", "bob@local", "m1"),
-        (TrafficKind.REFUSED, "alice@local", "nobody", "m2"),
+        (TrafficKind.REFUSED, "alice@local", "nobody@local", "m2"),
         (TrafficKind.GIVEN_UP, "alice@local", "bob@local", "m1"),
     ]
     assert told[0].conversation_id == "c"
@@ -147,12 +147,25 @@ async def test_watches_are_bounded_and_free_their_place(buses: Any, connect: Any
     async with Operator(bus.address) as operator:
         watch = operator.admin.watch_traffic
         async with watch(["alice"]) as events:
-            with pytest.raises(ResourceExhausted, match="the limit is 1"):
+            with pytest.raises(ResourceExhausted, match=r"limit of this node \(traffic_watches\)"):
                 await anext(watch())
             await alice.send(acl("alice"))
             await take(events, 1)
         await until(lambda: not bus.platform.post.traffic.watched)
         async with watch():
+            pass
+
+
+async def test_one_client_cannot_have_all_the_places(buses: Any) -> None:
+    bus = await buses(limits=BusLimits(traffic_watches=8, drain_grace=1.0))
+    async with Operator(bus.address) as greedy, Operator(bus.address) as other:
+        async with greedy.admin.watch_traffic(), greedy.admin.watch_traffic():
+            with pytest.raises(ResourceExhausted, match=r"has 2 .* one caller: a part of the 8 .*\(traffic_watches\)"):
+                await anext(greedy.admin.watch_traffic())
+            async with other.admin.watch_traffic(), other.admin.watch_traffic():
+                pass
+        await until(lambda: not bus.platform.post.traffic.watched)
+        async with greedy.admin.watch_traffic():
             pass
 
 

@@ -36,9 +36,11 @@ from gagent_grpc.bus.ports import (
     StoredKey,
     StoredMessage,
     StoredPlatform,
+    StoredSubscription,
 )
 from gagent_grpc.envelope import DeadReason
 from gagent_grpc.errors import ConfigurationError, InvalidArgument, StoreUnavailable
+from gagent_grpc.storage import sqlite_rows
 from gagent_grpc.storage.sqlite import SqliteStore
 
 
@@ -233,6 +235,63 @@ async def test_removed_agent_takes_its_mail_and_entry_with_it(path: Path) -> Non
     assert [found.description.name for found in stored.descriptions] == ["zoe"]
     assert stored.messages == [message(1, receiver="zoe"), message(2, receiver="zoe")]
     assert stored.keys == [key_of(1)]
+
+
+def subscription(name: str, conversation: str = "c", body: str = "{}") -> StoredSubscription:
+    return StoredSubscription(name, conversation, body)
+
+
+async def test_subscriptions_are_kept_until_they_are_removed_or_their_agent_is(path: Path) -> None:
+    async with opened(path) as (store, _):
+        for name in ("bob", "zoe"):
+            store.put_agent(agent(name))
+            for conversation in ("one", "two", "\N{SNOWMAN}"):
+                store.put_subscription(subscription(name, conversation))
+        store.put_subscription(subscription("zoe", "two", "changed"))
+        store.remove_subscription("zoe", "one")
+        store.remove_subscription("zoe", "never there")
+        await store.flush()
+        store.remove_agent("bob")
+    stored = await content(path)
+    assert sorted(stored.subscriptions, key=lambda one: one.conversation) == [
+        subscription("zoe", "two", "changed"),
+        subscription("zoe", "\N{SNOWMAN}"),
+    ]
+
+
+def test_of_subscriptions_that_wait_for_the_disk_only_what_holds_is_written() -> None:
+    put, remove = sqlite_rows.put_subscription_operation, sqlite_rows.remove_subscription_operation
+    again, later = put(subscription("bob", "one")), put(subscription("bob", "two"))
+    removed = sqlite_rows.remove_agent_operation("bob")
+    other = remove("zoe", "one")
+    assert sqlite_rows.without_accepts(
+        [
+            put(subscription("bob", "one", "old")),
+            remove("bob", "one"),
+            put(subscription("zoe", "one")),
+            removed,
+            put(subscription("bob", "one", "old")),
+            again,
+            other,
+            later,
+        ]
+    ) == [removed, again, other, later]
+
+
+async def test_file_of_the_schema_before_subscriptions_gets_them(path: Path) -> None:
+    async with opened(path) as (store, _):
+        store.put_agent(agent())
+        assert await accepted(store, message(1))
+    older = apsw.Connection(str(path))
+    for table in ("subscriptions", "contexts", "context_entries"):
+        older.execute(f"DROP TABLE {table}")
+    older.execute("DELETE FROM meta WHERE name = 'context_revision'")
+    older.pragma("user_version", 3)
+    older.close()
+    async with opened(path) as (store, stored):
+        assert (stored.agents, stored.messages, stored.subscriptions) == ([agent(next_sequence=2)], [message(1)], [])
+        store.put_subscription(subscription("bob"))
+    assert (await content(path)).subscriptions == [subscription("bob")]
 
 
 async def test_operations_of_one_group_act_in_their_order(path: Path) -> None:

@@ -200,10 +200,10 @@ class PlatformAgainstModel(RuleBasedStateMachine):
         box = self.model.boxes.setdefault(reader, Box())
         held = picked([mail for mail in box.mail if mail.sequence], picks)
         if box.there:
-            box.lose(politely=True)
+            box.lose(politely=True, held=held)
         found = await self.bench.attach(reader, resume=resume, held=[mail.sequence for mail in held])
         assert found == {mail.sequence for mail in held if resume}
-        box.attach(held if resume else [])
+        box.attach(held if resume else [], resumed=resume)
         await self.compared()
 
     async def taken(self, reader: str, room: int) -> None:
@@ -290,7 +290,7 @@ class PlatformAgainstModel(RuleBasedStateMachine):
         box = self.model.boxes[reader]
         self.bench.settle(reader, nacks=[Nack(mail.sequence, delay, "not now") for mail in mails])
         for mail in mails:
-            if mail.attempt >= LIMITS.max_deliveries:
+            if mail.attempt >= LIMITS.max_deliveries + mail.granted:
                 self.model.give_up(reader, mail, DeadReason.MAX_DELIVERIES, self.now)
                 box.returned[mail.sequence] += 1
         box.nack([mail for mail in mails if mail in box.in_hand], self.now + delay)

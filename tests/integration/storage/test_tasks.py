@@ -142,6 +142,8 @@ async def test_file_of_version_2_takes_tasks(path: Path) -> None:
         await store.flush()
     connection = apsw.Connection(str(path))
     connection.execute("DROP TABLE topics; DROP TABLE task_parts; DROP TABLE task_events")
+    connection.execute("DROP TABLE subscriptions; DROP TABLE contexts; DROP TABLE context_entries")
+    connection.execute("DELETE FROM meta WHERE name = 'context_revision'")
     connection.pragma("user_version", 2)
     connection.close()
     async with opened(path) as (store, stored):

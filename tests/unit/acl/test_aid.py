@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from urllib.parse import unquote
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +14,6 @@ from gagent_grpc.acl.aid import (
     AgentIdentifier,
     check_name,
     check_platform,
-    decode_name,
     encode_name,
     split_aid,
 )
@@ -122,9 +122,9 @@ def test_text_that_is_no_aid_is_refused(aid: str) -> None:
 
 @settings(deadline=None)
 @given(st.text())
-def test_encoded_name_decodes_to_itself(name: str) -> None:
-    # With a left inverse, two names never share an encoded form.
-    assert decode_name(encode_name(name)) == name
+def test_no_two_names_share_an_encoded_form(name: str) -> None:
+    # What has a left inverse is injective.
+    assert unquote(encode_name(name).replace("=", "%")) == name
 
 
 @settings(deadline=None)
@@ -138,14 +138,6 @@ def test_encoded_name_is_safe_for_files_subjects_and_metadata(name: str) -> None
 def test_names_that_differ_only_in_case_stay_apart_on_every_file_system() -> None:
     names = ["planner", "Planner", "PLANNER", "=50lanner", "straße", "STRASSE", "ſ", "s"]
     assert len({encode_name(name).casefold() for name in names}) == len(names)
-
-
-@pytest.mark.parametrize(
-    "text", ["=", "=5", "=zz", "A", "a.b", "=61", "=4A", "=c3", "=+1", "= 1", "é", "a/b", "=ed=a0=80"]
-)
-def test_text_that_encode_name_does_not_make_is_refused(text: str) -> None:
-    with pytest.raises(InvalidName, match="not an encoded agent name"):
-        decode_name(text)
 
 
 def test_identifiers_are_the_same_agent_when_their_names_are_equal() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gagent_grpc.acp.free_json import json_text, json_value, parameters_text, parameters_value
+from gagent_grpc.acp.free_json import MAX_NESTING, json_text, json_value, parameters_text, parameters_value
 from gagent_grpc.errors import InvalidArgument
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
@@ -65,6 +65,30 @@ def test_value_that_is_nested_too_deeply_is_refused_both_ways() -> None:
     # Freed level by level: the garbage of such a list is a recursion of its own.
     while deep:
         deep = deep[0]
+
+
+@pytest.mark.parametrize("inside", ["", "1", '{"a":[2]}'])
+@pytest.mark.parametrize("kind", ["[]", "{}"])
+def test_what_one_side_takes_the_other_one_reads_at_every_depth(kind: str, inside: str) -> None:
+    """The bound is the same for every reader, and so in every version of Python and at any depth of the stack."""
+    taken = []
+    for depth in range(1, 600):
+        if kind == "[]":
+            text = "[" * depth + inside + "]" * depth
+        else:
+            text = '{"a":' * (depth - 1) + ("{" + (f'"a":{inside}' if inside else "") + "}") + "}" * (depth - 1)
+        try:
+            value = json_value(text, "it")
+        except InvalidArgument:
+            break
+        assert json_text(value, "it") == text
+        taken.append(depth)
+    with pytest.raises(InvalidArgument, match="expected at most 500 levels"):
+        json_value(text, "it")
+    assert MAX_NESTING - 3 < len(taken) <= MAX_NESTING + 1
+    # As many brackets in texts or beside each other are not deep.
+    wide = json_text([["[" * 600], *([[]] * 2_000)], "it")
+    assert json_text(json_value(wide, "it"), "it") == wide
 
 
 @pytest.mark.parametrize("text", ["", "{", "NaN", "-Infinity", "1e999", "{'a': 1}", "1" * 5_000])

@@ -119,6 +119,12 @@ def test_an_act_that_has_no_type_of_its_own_is_named() -> None:
     assert to_acp(Performative.INFORM, "x").metadata is None
 
 
+def test_a_failure_of_the_platform_names_what_failed() -> None:
+    assert to_acp(Performative.FAILURE, "gone", user_parameters={"X-failed-id": "m-1"}).in_reply_to == "m-1"
+    both = to_acp(Performative.FAILURE, "gone", in_reply_to="r-1", user_parameters={"X-failed-id": "m-1"})
+    assert both.in_reply_to == "r-1"
+
+
 def test_a_request_of_the_protocol_is_a_question_where_tasks_are_not_wanted() -> None:
     message = ACLMessage(Performative.REQUEST, content="x", protocol="fipa-request", conversation_id="t")
     assert acp_from_acl(message, delegates=False).type == "request"

@@ -14,10 +14,13 @@ from gagent_grpc import (
     ACPMessage,
     ACPMessageType,
     ACPMetadata,
+    Attachment,
     DelegateMessage,
     InvalidArgument,
     MissingParameter,
+    OnExecutorLost,
     Priority,
+    TaskKey,
 )
 
 NEIGHBOURS = [
@@ -189,6 +192,36 @@ def test_a_delegation_says_what_it_has_and_nothing_more() -> None:
     assert DelegateMessage.from_message(message) == whole
 
 
+def test_a_delegation_says_in_json_what_the_bus_is_to_do_with_it() -> None:
+    whole = DelegateMessage(
+        "t",
+        "do it",
+        deadline=datetime(2030, 1, 2, 3, 4, 5, tzinfo=timezone(timedelta(hours=1))),
+        on_executor_lost=OnExecutorLost.REDELIVER,
+        max_attempts=5,
+        parent=TaskKey("planner@local", "p"),
+        attachments=(
+            Attachment("file:///a.csv", "text/csv", size_bytes=0),
+            Attachment("s3://b", "x/y", "b", "sha256:00"),
+        ),
+    )
+    assert whole.to_content() == {
+        "task_id": "t",
+        "description": "do it",
+        "deadline": "2030-01-02T02:04:05Z",
+        "on_executor_lost": "redeliver",
+        "max_attempts": 5,
+        "parent_delegator": "planner@local",
+        "parent_task_id": "p",
+        "attachments": [
+            {"uri": "file:///a.csv", "media_type": "text/csv", "size_bytes": 0},
+            {"uri": "s3://b", "media_type": "x/y", "name": "b", "digest": "sha256:00"},
+        ],
+    }
+    text = whole.to_message("bob").to_json()
+    assert DelegateMessage.from_message(ACPMessage.from_json(text)) == whole
+
+
 def test_the_other_name_of_the_description_is_read() -> None:
     message = ACPMessage(type="delegate", content={"task_id": "t", "task_description": "do it", "callback_url": None})
     assert DelegateMessage.from_message(message) == DelegateMessage("t", "do it")
@@ -202,6 +235,27 @@ def test_the_other_name_of_the_description_is_read() -> None:
         (ACPMessage(type="delegate", content={"task_id": 3}), "content.task_id"),
         (ACPMessage(type="delegate", content={"parameters": [1]}), "content.parameters"),
         (ACPMessage(type="delegate", content={"callback_url": 1}), "content.callback_url"),
+        (ACPMessage(type="delegate", content={"deadline": 600}), "content.deadline"),
+        (ACPMessage(type="delegate", content={"deadline": "tomorrow"}), "content.deadline"),
+        (ACPMessage(type="delegate", content={"deadline": "2030-01-02T03:04:05"}), "content.deadline"),
+        (ACPMessage(type="delegate", content={"deadline": "0001-01-01T00:00:00+14:00"}), "content.deadline"),
+        (ACPMessage(type="delegate", content={"on_executor_lost": "retry"}), "content.on_executor_lost"),
+        (ACPMessage(type="delegate", content={"on_executor_lost": 2}), "content.on_executor_lost"),
+        (ACPMessage(type="delegate", content={"max_attempts": 2.0}), "content.max_attempts"),
+        (ACPMessage(type="delegate", content={"max_attempts": True}), "content.max_attempts"),
+        (ACPMessage(type="delegate", content={"max_attempts": -1}), "content.max_attempts"),
+        (ACPMessage(type="delegate", content={"parent_task_id": 1}), "content.parent_task_id"),
+        (ACPMessage(type="delegate", content={"attachments": "a.csv"}), "content.attachments"),
+        (ACPMessage(type="delegate", content={"attachments": ["a.csv"]}), "content.attachments[0]"),
+        (ACPMessage(type="delegate", content={"attachments": [{"uri": "a"}]}), "content.attachments[0].media_type"),
+        (
+            ACPMessage(type="delegate", content={"attachments": [{"uri": "a", "media_type": "b", "size_bytes": -1}]}),
+            "content.attachments[0].size_bytes",
+        ),
+        (
+            ACPMessage(type="delegate", content={"attachments": [{"uri": "a", "media_type": "b", "digest": 1}]}),
+            "content.attachments[0].digest",
+        ),
     ],
 )
 def test_what_is_no_delegation_is_refused(message: ACPMessage, field: str) -> None:

@@ -172,7 +172,6 @@ def test_blank_line_is_blank(line: bytes) -> None:
         b'{"action":"noop","x":"raw\x01control"}',
         b'{"x":' * 100_000,
         b"[" * 100_000 + b"]" * 100_000,
-        b'{"action":"noop","x":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
     ],
 )
 def test_line_that_is_no_answer_is_noise_with_short_excerpt(line: bytes) -> None:
@@ -234,6 +233,30 @@ def test_invalid_utf8_is_noise_with_hex_excerpt() -> None:
 )
 def test_action_that_cannot_be_carried_out_says_why_and_counts(line: bytes, reason: str) -> None:
     assert reason in bad_reason(line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        OverlongLine(7_000_000, b'{"action":"send"'),
+        b'{"action":"noop","x":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b'[{"action":"noop","x":' + b'{"x":' * 100_000,
+        b'{"action":"send","to":"bob","msg":{"performative":"inform","content":NaN}}',
+        b'{"action":"noop","action":"delete"}',
+        json.dumps([{"action": "noop"}] * (MAX_ACTIONS_PER_LINE + 1)).encode(),
+    ],
+)
+def test_answer_of_which_nothing_can_be_read_counts_and_says_so(line: bytes | OverlongLine) -> None:
+    answer = parse_line(line)
+    assert isinstance(answer, Answer)
+    assert answer.idle
+    assert answer.unreadable
+
+
+def test_action_that_makes_no_sense_is_no_unreadable_line() -> None:
+    answer = parse_line(b'{"action":"explode"}')
+    assert isinstance(answer, Answer)
+    assert answer.unreadable is None
 
 
 def test_error_text_never_holds_content() -> None:

@@ -497,6 +497,57 @@ def test_the_conversation_that_was_idle_longest_is_forgotten() -> None:
     assert talk.say(A, B, "inform", "two") == ""
 
 
+def test_a_flood_of_new_conversations_forgets_its_own_and_nobody_elses() -> None:
+    talk = Talk(conversations=100, max_turns=2)
+    talk.play(2, (A, B), (B, A), conversation="healthy")
+    for number in range(5_000):
+        talk.now += 0.001
+        talk.say("flood@local", f"{number % 7}@local", "inform", f"flood {number}")
+        assert talk.monitor.pairs <= 100
+    # Still known to have had its turns.
+    assert talk.say(A, B, "inform", "healthy")
+    assert talk.say("flood@local", "0@local", "inform", "flood 4998") == ""
+
+
+def test_of_two_who_flood_both_lose_their_own() -> None:
+    talk = Talk(conversations=60, max_turns=1)
+    talk.say(A, B, "inform", "healthy")
+    for number in range(2_000):
+        talk.now += 0.001
+        for name in ("f1@local", "f2@local"):
+            talk.say(name, C, "inform", f"{name} {number}")
+    # Still known to have had its turn.
+    assert talk.say(B, A, "inform", "healthy")
+    newest = [talk.say(C, name, "inform", f"{name} 1999") != "" for name in ("f1@local", "f2@local")]
+    assert newest == [True, True]
+
+
+def test_of_many_who_have_one_each_the_one_that_was_idle_longest_is_forgotten() -> None:
+    talk = Talk(conversations=10, max_turns=0)
+    for number in range(10):
+        talk.now += 1.0
+        talk.say(f"{number}@local", B, "request", "c", reply_by=talk.now + 500, **REQUEST)
+    talk.now += 1.0
+    # Goes on, and so is none of those that are idle.
+    talk.say("0@local", B, "inform", "c")
+    for number in range(10, 19):
+        talk.now += 1.0
+        talk.say(f"{number}@local", B, "inform", "c")
+    talk.now += 1_000.0
+    assert overdue(talk) == [("0@local", B)]
+
+
+def test_who_has_one_large_conversation_and_more_than_all_makes_room_by_others() -> None:
+    talk = Talk(conversations=5, conversation_pairs=50, max_turns=1)
+    talk.say(A, B, "inform", "small")
+    for number in range(8):
+        assert talk.say(C, f"{number}@local", "inform", "large") == ""
+    assert talk.monitor.pairs == 8
+    assert talk.say(C, "7@local", "inform", "another") == ""
+    # The new one takes its place: of C's two, the older one is forgotten.
+    assert talk.monitor.pairs == 1
+
+
 def test_pairs_beyond_the_bound_of_one_conversation_speak_unwatched() -> None:
     talk = Talk(conversation_pairs=2, max_turns=1)
     for worker in ("w1", "w2", "w3"):

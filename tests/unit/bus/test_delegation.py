@@ -178,6 +178,45 @@ async def test_task_that_was_cancelled_before_the_commit_leaves_no_message() -> 
     assert (task.state, bench.mail("bob")) == (S.CANCELLED, [])
 
 
+async def test_attempt_that_is_being_written_is_given_back_later() -> None:
+    bench, store = await durable()
+    task, handover = bench.delegate()
+    assert handover is not None
+
+    def release() -> Task:
+        return bench.tasks.execution.release(bench.caller("bob"), task.key, 1, "busy", leaving=True)
+
+    # Its message may be delivered before the commit; whoever delegated does not know yet whether there is a task.
+    with pytest.raises(StoreUnavailable, match="give it back again"):
+        release()
+    assert (task.executor, task.attempt) == ("bob@local", 1)
+    bench.platform.post.commit(store.commit())
+    await handover.outcome(5.0)
+    release()
+    assert (task.state, task.executor, task.counted) == (S.SUBMITTED, "", 0)
+    assert bench.mail("bob") == []
+    bench.later(1.0)
+    assert (task.executor, task.attempt) == ("", 1)
+    # With its next session it may have it again.
+    bench.platform.detach(bench.platform.ams.get("bob").session)
+    bench.later(1.0)
+    bench.platform.post.commit(store.commit())
+    assert [one.attempt for one in bench.mail("bob")] == [2]
+
+
+async def test_task_given_back_by_one_that_leaves_is_forgotten_with_its_end() -> None:
+    bench = Bench()
+    for name in ("alice", "bob"):
+        await bench.open(name)
+    task, _ = bench.delegate()
+    bench.accept()
+    bench.tasks.execution.release(bench.caller("bob"), task.key, 1, "", leaving=True)
+    handovers = bench.tasks._handovers
+    assert (list(handovers.waiting), list(handovers._leaving)) == ([task.number], [task.number])
+    bench.tasks.delegation.cancel(bench.caller("alice"), "", "t", "enough")
+    assert (handovers.waiting, handovers._leaving, task.state) == ({}, {}, S.CANCELLED)
+
+
 async def test_message_that_was_refused_leaves_no_task_and_its_repetition_shares_the_outcome() -> None:
     bench, store = await durable()
     alice = NotingOrigin("alice@local")

@@ -587,6 +587,42 @@ def test_what_went_out_alone_holds_up_nothing_once_it_is_no_longer_suspect() -> 
     assert take(box, max_deliveries=3) == [3]
 
 
+def test_what_nobody_failed_in_does_not_count() -> None:
+    box = mailbox()
+    letter = put(box)
+    for _ in range(9):
+        assert take(box, max_deliveries=3) == [1]
+        box.return_in_flight()
+    assert (letter.attempt, letter.counted) == (9, 1)
+    # As many readers may be lost with it as with any other one.
+    assert lose(box, times=3, max_deliveries=3) == [[1]] * 3
+    assert take(box, max_deliveries=3) == []
+    assert sequences(box.exhausted) == [1]
+
+
+def test_a_reader_that_comes_back_is_no_proof_against_what_it_had_in_hand() -> None:
+    box = mailbox()
+    first, second = put(box), put(box)
+    for _ in range(5):
+        assert take(box, max_deliveries=3) == [1, 2]
+        box.return_in_flight(lost=True)
+        box.pardon()
+    assert (first.counted, second.counted) == (1, 1)
+    assert take(box, max_deliveries=3) == [1, 2]
+
+
+def test_what_the_next_reader_goes_on_with_counts_once_it_ends() -> None:
+    box = mailbox()
+    first, second = put(box), put(box)
+    for _ in range(3):
+        take(box)
+        box.return_in_flight(kept={1})
+        assert box.resume_in_flight({1}) == {1}
+        box.nack({1: 0.0})
+        box.release_due(0.0)
+    assert (first.counted, second.counted) == (3, 1)
+
+
 class MailboxMachine(RuleBasedStateMachine):
     """Whatever happens in whatever order: counts are right, nothing is lost or doubled, order holds in each queue."""
 

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from fakes import NotingOrigin
+from fakes import ManualStore, NotingOrigin
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -19,6 +19,7 @@ from gagent_grpc.acl.descriptions import DFAgentDescription, Property, ServiceDe
 from gagent_grpc.acl.message import ACLMessage
 from gagent_grpc.acl.performative import Performative as P
 from gagent_grpc.bus.platform import Caller, Hello, Platform
+from gagent_grpc.bus.ports import StoredMessage, StoredPlatform, StoredSubscription
 from gagent_grpc.codec.envelope import EnvelopeCodec
 from gagent_grpc.config import BusLimits
 from gagent_grpc.storage.memory import MemoryStore
@@ -39,11 +40,12 @@ def offer(*types: str, **changes: Any) -> DFAgentDescription:
 class Bench:
     """A platform with a subscriber, `alice`, whose mail is read as it comes."""
 
-    def __init__(self, **limits: Any) -> None:
+    def __init__(self, store: Any = None, **limits: Any) -> None:
         bounds = BusLimits(**limits)
+        self.store = store or MemoryStore()
         self.codec = EnvelopeCodec(max_id_bytes=bounds.max_id_bytes)
         self.clock = FakeClock()
-        self.platform = Platform("local", MemoryStore(), self.codec, self.clock, bounds)
+        self.platform = Platform("local", self.store, self.codec, self.clock, bounds)
 
     async def start(self) -> Bench:
         await self.open("alice")
@@ -66,6 +68,10 @@ class Bench:
         origin = NotingOrigin(sender if sender == "anonymous" else f"{sender}@local")
         self.platform.router.submit(self.codec.encode(message, message_id=""), origin, 1)
         assert origin.reached == [(1, "df")]
+
+    def commit(self) -> None:
+        """What was written is durable."""
+        self.platform.post.commit(self.store.commit())
 
     def letters(self, name: str = "alice") -> list[ACLMessage]:
         """Take the mail of an agent."""
@@ -436,6 +442,157 @@ async def test_match_that_fits_no_message_ends_the_subscription_with_a_failure()
     (message,) = bench.letters()
     assert message.performative is P.FAILURE
     assert len(bench.platform.subscriptions) == 0
+
+
+async def test_match_that_fits_no_message_ends_the_subscription_once_there_is_room_to_say_so() -> None:
+    bench = await Bench(max_message_bytes=1_000, mailbox_messages=4).start()
+    await bench.open("filler")
+    bench.say(P.SUBSCRIBE, SUMS)
+    bench.letters()
+    fill(bench)
+    await bench.open("a", "sum", name="x" * 2_000)
+    await bench.open("b", "sum", name="x" * 2_000)
+    for _ in range(3):
+        bench.platform.release_lanes()
+    assert len(bench.platform.subscriptions) == 1
+    bench.letters()
+    for _ in range(3):
+        bench.platform.release_lanes()
+    (message,) = bench.letters()
+    assert message.performative is P.FAILURE
+    assert len(bench.platform.subscriptions) == 0
+
+
+async def test_match_that_fits_again_before_there_was_room_goes_on() -> None:
+    bench = await Bench(max_message_bytes=1_000, mailbox_messages=4).start()
+    await bench.open("filler")
+    bench.say(P.SUBSCRIBE, SUMS)
+    bench.letters()
+    fill(bench)
+    await bench.open("a", "sum", name="x" * 2_000)
+    bench.modify("a", "sum")
+    bench.letters()
+    bench.platform.release_lanes()
+    assert bench.told() == [[("a", ["sum"])]]
+    assert len(bench.platform.subscriptions) == 1
+
+
+@pytest.mark.parametrize("content", [SUMS, SL0])
+async def test_match_whose_content_fits_and_whose_message_does_not_is_no_silence(content: Any) -> None:
+    bench = await Bench(max_message_bytes=1_000).start()
+    bench.say(P.SUBSCRIBE, content)
+    bench.letters()
+    for size in range(300, 1_000, 10):
+        await bench.open(f"a{size}", "sum", name="\N{GREEK SMALL LETTER ALPHA}" + "x" * size)
+        letters = bench.letters()
+        assert len(letters) == 1, size
+        if letters[0].performative is P.FAILURE:
+            break
+    assert len(bench.platform.subscriptions) == 0
+
+
+# ---- the bus is killed -----------------------------------------------------------------------------------------------
+
+
+async def killed(bench: Bench, **limits: Any) -> Bench:
+    """Return what runs on the store of a platform that was killed."""
+    store = bench.store
+    stored = StoredPlatform(clean=False, agents=list(store.agents.values()))
+    stored.subscriptions = list(store.subscriptions.values())
+    return Bench(ManualStore(stored), **limits)
+
+
+async def durable(**limits: Any) -> Bench:
+    return await Bench(ManualStore(), **limits).start()
+
+
+async def test_who_subscribed_to_a_bus_that_is_killed_hears_of_it_at_the_next_start() -> None:
+    before = await durable()
+    before.say(P.SUBSCRIBE, SUMS, "one", ontology="fipa-agent-management")
+    before.say(P.SUBSCRIBE, SL0, "two", language="fipa-sl0", protocol=None)
+    bench = await killed(before)
+    async with bench.platform.running():
+        bench.commit()
+        one, two = bench.letters()
+        assert [one.performative, two.performative] == [P.FAILURE, P.FAILURE]
+        assert (str(one.sender), one.conversation_id, one.in_reply_to) == ("df@local", "one", "r")
+        assert (one.protocol, one.ontology) == ("fipa-subscribe", "fipa-agent-management")
+        assert "subscribe again" in json.loads(str(one.content))["detail"]
+        assert (two.conversation_id, two.protocol, two.language) == ("two", "fipa-subscribe", "fipa-sl0")
+        assert "subscribe again" in str(two.content)
+        # Once.
+        assert bench.store.subscriptions == {}
+        bench.platform.release_lanes()
+        assert bench.letters() == []
+
+
+@pytest.mark.parametrize("how", ["cancel", "bye", "deregister", "end of the bus"])
+async def test_what_has_ended_before_is_told_no_more(how: str) -> None:
+    bench = await durable()
+    session = bench.platform.ams.get("alice").session
+    assert session is not None
+    bench.say(P.SUBSCRIBE, SUMS)
+    assert len(bench.store.subscriptions) == 1
+    if how == "cancel":
+        bench.say(P.CANCEL, "")
+    elif how == "end of the bus":
+        async with bench.platform.running():
+            pass
+    else:
+        bench.platform.bye(session, deregister=how == "deregister")
+    assert bench.store.subscriptions == {}
+
+
+async def test_what_finds_no_room_at_the_end_stays_written_down() -> None:
+    bench = await durable(mailbox_messages=4)
+    bench.say(P.SUBSCRIBE, SUMS)
+    bench.letters()
+    fill(bench)
+    async with bench.platform.running():
+        pass
+    assert len(bench.store.subscriptions) == 1
+
+
+async def restarted_with_a_full_mailbox() -> Bench:
+    before = await durable()
+    before.say(P.SUBSCRIBE, SUMS)
+    stored = (await killed(before)).store.stored
+    payload = acl("alice").SerializeToString()
+    stored.messages = [StoredMessage("alice", 1, "x@local", "m", "", b"", "", 1.0, 0, payload)]
+    return Bench(ManualStore(stored), mailbox_messages=1)
+
+
+async def test_who_has_no_room_at_the_next_start_hears_of_it_when_it_has() -> None:
+    bench = await restarted_with_a_full_mailbox()
+    async with bench.platform.running():
+        bench.platform.release_lanes()
+        assert bench.store.accepted == []
+        bench.letters()
+        bench.platform.release_lanes()
+        bench.commit()
+        assert [one.performative for one in bench.letters()] == [P.FAILURE]
+
+
+async def test_who_subscribes_again_in_the_conversation_is_told_of_no_end() -> None:
+    bench = await restarted_with_a_full_mailbox()
+    async with bench.platform.running():
+        await bench.open("alice")
+        bench.letters()
+        bench.say(P.SUBSCRIBE, SUMS)
+        bench.platform.release_lanes()
+        bench.commit()
+        assert [one.performative for one in bench.letters()] == [P.INFORM]
+
+
+async def test_what_is_written_down_of_agents_that_are_gone_or_in_no_form_is_dropped() -> None:
+    stored = StoredPlatform(agents=list((await durable()).store.agents.values()))
+    stored.subscriptions = [StoredSubscription("nobody", "c", "{}"), StoredSubscription("alice", "c", "[")]
+    store = ManualStore(stored)
+    store.subscriptions = {(one.name, one.conversation): one for one in stored.subscriptions}
+    bench = Bench(store)
+    async with bench.platform.running():
+        assert store.subscriptions == {}
+        assert store.accepted == []
 
 
 class Believer(RuleBasedStateMachine):

@@ -67,6 +67,8 @@ _ACTIONS = {
     "hand over": lambda task, now: task.hand_over(BOB, f"m{now}", int(now), now),
     "take back": lambda task, now: task.take_back(),
     "lose": lambda task, now: task.lose("executor lost", now),
+    "release": lambda task, now: task.release(BOB, task.attempt, "busy", now),
+    "late release": lambda task, now: task.release(BOB, task.attempt - 1, "busy", now),
     "accept": lambda task, now: task.accept(BOB, task.attempt, now, leased=True),
     "accept by message": lambda task, now: task.accept(BOB, task.attempt, now, leased=False),
     "accept of a stranger": lambda task, now: task.accept(CAROL, task.attempt, now, leased=True),
@@ -180,6 +182,36 @@ def test_attempt_that_nobody_has_seen_is_not_counted_when_it_is_taken_back() -> 
         task.take_back()
     with pytest.raises(PreconditionFailed):
         task.hand_over(BOB, "m3", 1, 4.0)
+
+
+def test_attempt_that_is_given_back_keeps_the_checkpoint_and_does_not_count() -> None:
+    task = accepted()
+    task.report(BOB, 1, 3.0, progress=Progressed(0.5, "half"), checkpoint='"here"', question="which?")
+    for who, attempt in ((CAROL, 1), (BOB, 2), (BOB, 0)):
+        with pytest.raises(AttemptSuperseded):
+            task.release(who, attempt, "not mine", 4.0)
+    task.release(BOB, 1, "busy", 4.0)
+    assert (task.state, task.executor, task.leased, task.checkpoint) == (S.SUBMITTED, "", False, '"here"')
+    assert (task.progress, task.note, task.question, task.reason) == (None, "", "", "released: busy")
+    assert (task.attempt, task.counted, task.releases, task.waits) == (1, 0, 1, True)
+    with pytest.raises(AttemptSuperseded):
+        task.complete(BOB, 1, "1", 5.0)
+    # Also one that nobody has accepted.
+    task.hand_over(CAROL, "m2", 1, 5.0)
+    task.release(CAROL, 2, "", 6.0, counts=True)
+    assert (task.attempt, task.counted, task.releases) == (2, 1, 1)
+    assert [(one.began_at, one.ended_at, one.outcome, one.released) for one in task.attempts] == [
+        (2.0, 4.0, "released: busy", True),
+        (0.0, 6.0, "released", False),
+    ]
+    assert task.was_released(BOB, 1)
+    assert task.was_released(CAROL, 2)
+    assert not task.was_released(CAROL, 1)
+    restored = task_of(_stored(task), max_events=1_000, max_event_bytes=100_000)
+    assert restored.attempts == task.attempts
+    task.end(S.CANCELLED, "enough", 7.0)
+    with pytest.raises(TaskEnded):
+        task.release(CAROL, 2, "", 8.0)
 
 
 def test_report_by_a_call_gives_a_lease_that_a_message_does_not_take_away() -> None:

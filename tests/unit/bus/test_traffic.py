@@ -51,7 +51,7 @@ async def test_each_event_says_what_happened() -> None:
         found = await drained(watch)
     assert [(one.kind.name, one.sender, one.receiver, one.detail, one.flag) for one in found] == [
         ("ACCEPTED", "alice@local", "bob@local", "", "out of sequence"),
-        ("REFUSED", "alice@local", "nobody", "not here", ""),
+        ("REFUSED", "alice@local", "nobody@local", "not here", ""),
         ("REFUSED", "alice@local", "", "no message", ""),
         ("GIVEN_UP", "alice@local", "bob@local", "too often", ""),
         ("CONVERSATION_ENDED", "alice@local", "bob@local", "turns", ""),
@@ -75,7 +75,7 @@ async def test_watchers_see_what_they_asked_for() -> None:
         told.refused("dave@local", Receipt(1, "bob", Outcome.MAILBOX_FULL), envelope(conversation="three"))
         seen = [[(one.receiver, one.conversation_id) for one in await drained(w)] for w in (of_bob, of_two, of_both)]
     assert seen == [
-        [("bob@local", "one"), ("dave@local", "two"), ("bob", "three")],
+        [("bob@local", "one"), ("dave@local", "two"), ("bob@local", "three")],
         [("carol@local", "two"), ("dave@local", "two")],
         [("carol@local", "two")],
     ]
@@ -147,3 +147,38 @@ def test_watches_are_bounded_and_leave_nothing_behind() -> None:
     assert not told.watched
     with told.watching(ALL):
         assert told.watched
+
+
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        ("bob", "bob@local"),
+        ("bob@local", "bob@local"),
+        ("bob@elsewhere", "bob@elsewhere"),
+        ("role:sum", "role:sum"),
+        ("topic:a.b", "topic:a.b"),
+        ("*", "*"),
+        ("no name!", "no name!"),
+        ("", ""),
+    ],
+)
+async def test_an_agent_has_one_name_whatever_it_was_called(written: str, told: str) -> None:
+    traffic_ = traffic()
+    with traffic_.watching(ALL) as watch:
+        traffic_.refused("alice@local", Receipt(1, written, Outcome.MAILBOX_FULL), envelope())
+        (event,) = await drained(watch)
+    assert event.receiver == told
+
+
+def test_one_caller_cannot_have_all_the_places() -> None:
+    told = traffic(most=4)
+    with told.watching(ALL, caller=("alice@local",)):
+        with (
+            pytest.raises(ResourceExhausted, match=r"alice@local has 1 .*traffic_watches"),
+            told.watching(ALL, caller=("alice@local",)),
+        ):
+            pass
+        with told.watching(ALL, caller=("bob@local",)):
+            pass
+    with told.watching(ALL, caller=("alice@local",)):
+        pass

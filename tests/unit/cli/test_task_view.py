@@ -37,6 +37,9 @@ def test_row_of_a_table_is_short_and_on_one_line() -> None:
     assert row[-1].startswith("Do it xxx")
     assert row[-1].endswith("...")
     assert len(row[-1]) < 70
+    # One that was given back is not one of them.
+    given_back = TaskAttempt(1, "other@local", AT, AT, "released", released=True)
+    assert row_of(task(attempts=(given_back, TaskAttempt(2, "worker@local", AT, None, "")), max_attempts=1))[5] == "1/1"
     assert row_of(task())[2] == ""
 
 

@@ -23,7 +23,7 @@ from gagent_grpc import (
 )
 from gagent_grpc.client.task_calls import delegation, is_gone, moment_of
 from gagent_grpc.codec.times import datetime_of
-from gagent_grpc.pb.gagent.v1 import task_service_pb2 as pb
+from gagent_grpc.pb.gagent.v1 import acp_pb2
 
 
 def test_delegation_says_everything_that_was_asked_for() -> None:
@@ -49,7 +49,7 @@ def test_delegation_says_everything_that_was_asked_for() -> None:
     )
     assert datetime_of(made.deadline) == deadline
     assert (made.callback_url, made.max_attempts, made.priority) == ("http://x", 4, 4)
-    assert made.on_executor_lost == pb.EXECUTOR_LOST_POLICY_REDELIVER
+    assert made.on_executor_lost == acp_pb2.EXECUTOR_LOST_POLICY_REDELIVER
     assert (made.parent_delegator, made.parent_task_id) == ("boss@local", "t0")
     (attachment,) = made.attachments
     assert attachment.HasField("size_bytes")

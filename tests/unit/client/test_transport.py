@@ -37,6 +37,8 @@ def every_error() -> list[BusError]:
         "TaskEnded": ("T-1", "cancelled"),
         "AttemptSuperseded": ("T-1", 1, 2, "another one was begun"),
         "TaskNotFound": ("alice@local", "T-1"),
+        "EntryNotFound": ("plan",),
+        "RevisionConflict": ("plan", 3, 5),
     }
     pending: list[type[BusError]] = [BusError]
     while pending:
@@ -91,6 +93,7 @@ def test_an_error_of_a_newer_bus_is_a_plain_one_with_its_text() -> None:
 @pytest.mark.parametrize(
     ("code", "text", "cls", "words"),
     [
+        ("CANCELLED", "Locally cancelled by application!", BusUnreachable, "the connection was closed"),
         (
             "UNAVAILABLE",
             "failed to connect to all addresses",

@@ -51,7 +51,8 @@ def value_for(field: FieldDescriptor) -> Any:
         FieldDescriptor.CPPTYPE_UINT32: 7,
         FieldDescriptor.CPPTYPE_INT64: 1_700_000_000,
         FieldDescriptor.CPPTYPE_INT32: 123_456_000,
-        FieldDescriptor.CPPTYPE_ENUM: 3,
+        FieldDescriptor.CPPTYPE_UINT64: 2**53 + 1,
+        FieldDescriptor.CPPTYPE_ENUM: field.enum_type.values[-1].number if field.enum_type else 0,
     }[field.cpp_type]
 
 
@@ -65,6 +66,8 @@ def fill(message: Message, without: str = "", part: str = "") -> None:
         inner = without.removeprefix(f"{field.name}.") if without.startswith(f"{field.name}.") else ""
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
             getattr(message, field.name)["entry"] = "a text"
+        elif field.message_type is not None and field.is_repeated:
+            fill(getattr(message, field.name).add(), inner)
         elif field.message_type is not None:
             getattr(message, field.name).SetInParent()
             fill(getattr(message, field.name), inner)
@@ -265,6 +268,11 @@ def test_a_ttl_that_is_none_is_refused(seconds: float) -> None:
         (ACPMessage(type="request", content=float("inf")), "content"),
         (ACPMessage(type="request", content={"a": {1: 2}}), "content"),
         (ACPMessage(type="delegate", content={"parameters": {"n": float("nan")}}), "content"),
+        (ACPMessage(type="delegate", content={"deadline": 600}), "content.deadline"),
+        (ACPMessage(type="delegate", content={"on_executor_lost": "retry"}), "content.on_executor_lost"),
+        (ACPMessage(type="delegate", content={"max_attempts": "2"}), "content.max_attempts"),
+        (ACPMessage(type="delegate", content={"parent_task_id": 1}), "content.parent_task_id"),
+        (ACPMessage(type="delegate", content={"attachments": [{}]}), "content.attachments[0].uri"),
         (ACPMessage(type="request", id="\ud800"), "id"),
         (ACPMessage(type="request", metadata=ACPMetadata(entries={"x": object()})), "metadata.x"),
         (ACPMessage(type="request", extra={"x": object()}), "x"),

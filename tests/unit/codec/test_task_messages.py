@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gagent_grpc.acp.task_messages import TaskMessage, TaskMessageKind
+from gagent_grpc.acp.tasks import Attachment, OnExecutorLost, TaskKey
 from gagent_grpc.codec.envelope import EnvelopeCodec
 from gagent_grpc.envelope import Priority
 from gagent_grpc.errors import InvalidArgument
@@ -18,6 +19,7 @@ from gagent_grpc.pb.gagent.v1 import bus_service_pb2 as pb
 CODEC = EnvelopeCodec(max_id_bytes=128)
 K = TaskMessageKind
 TEXT = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=20)
+NAME = st.text(alphabet=st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
 FRACTION = st.none() | st.floats(min_value=0, max_value=1)
 MESSAGES = st.one_of(
     st.builds(
@@ -29,6 +31,13 @@ MESSAGES = st.one_of(
         callback_url=st.none() | TEXT,
         attempt=st.integers(0, 100),
         delegator=TEXT,
+        deadline=st.integers(0, 2**40).map(float),
+        on_executor_lost=st.sampled_from(OnExecutorLost),
+        max_attempts=st.integers(0, 2**32 - 1),
+        parent=st.none() | st.builds(TaskKey, NAME, NAME),
+        attachments=st.lists(
+            st.builds(Attachment, NAME, NAME, TEXT, TEXT, st.none() | st.integers(0, 2**64 - 1)), max_size=3
+        ).map(tuple),
     ),
     st.builds(
         TaskMessage, st.sampled_from([K.RESPONSE, K.NOTIFICATION]), TEXT, status=TEXT, progress=FRACTION, note=TEXT
@@ -91,6 +100,14 @@ def test_other_messages_are_about_no_task(payload: bytes) -> None:
                 metadata=acp_pb2.AcpMetadata(ttl_seconds=float("inf")),
             ),
             "acp.metadata.ttl_seconds",
+        ),
+        (
+            acp(acp_pb2.ACP_MESSAGE_TYPE_DELEGATE, delegation=acp_pb2.TaskDelegation(on_executor_lost=7)),  # type: ignore[arg-type]  # [arg-type]: a number of a later version.
+            "acp.delegation.on_executor_lost",
+        ),
+        (
+            acp(acp_pb2.ACP_MESSAGE_TYPE_DELEGATE, delegation=acp_pb2.TaskDelegation(parent_task_id="p")),
+            "acp.delegation.parent_delegator",
         ),
     ],
 )

@@ -53,7 +53,7 @@ def test_every_field_of_a_task_arrives() -> None:
     assert task.on_executor_lost is OnExecutorLost.REDELIVER
     assert task.priority is Priority.NORMAL
     assert task.cancel_requested
-    assert task.attempts == (TaskAttempt(2, "executor", MOMENT, MOMENT, "outcome"),)
+    assert task.attempts == (TaskAttempt(2, "executor", MOMENT, MOMENT, "outcome", released=True),)
     assert (task.max_attempts, task.depth, task.last_event) == (2, 2, 2)
     assert {task.created_at, task.updated_at, task.deadline, task.forgotten_at} == {MOMENT}
     assert task.parent == TaskKey("parent_delegator", "parent_task_id")

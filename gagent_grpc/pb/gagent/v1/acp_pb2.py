@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13gagent/v1/acp.proto\x12\tgagent.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe5\x01\n\x0eTaskDelegation\x12\x17\n\x07task_id\x18\x01 \x01(\tR\x06taskId\x12 \n\x0b\x64\x65scription\x18\x02 \x01(\tR\x0b\x64\x65scription\x12\'\n\x0fparameters_json\x18\x03 \x01(\tR\x0eparametersJson\x12&\n\x0c\x63\x61llback_url\x18\x04 \x01(\tH\x00R\x0b\x63\x61llbackUrl\x88\x01\x01\x12\x18\n\x07\x61ttempt\x18\x05 \x01(\rR\x07\x61ttempt\x12\x1c\n\tdelegator\x18\x06 \x01(\tR\tdelegatorB\x0f\n\r_callback_url\"\x8d\x01\n\nTaskUpdate\x12\x17\n\x07task_id\x18\x01 \x01(\tR\x06taskId\x12\x16\n\x06status\x18\x02 \x01(\tR\x06status\x12\x1f\n\x08progress\x18\x03 \x01(\x01H\x00R\x08progress\x88\x01\x01\x12\x17\n\x04note\x18\x04 \x01(\tH\x01R\x04note\x88\x01\x01\x42\x0b\n\t_progressB\x07\n\x05_note\"s\n\nTaskResult\x12\x17\n\x07task_id\x18\x01 \x01(\tR\x06taskId\x12\x16\n\x06status\x18\x02 \x01(\tR\x06status\x12$\n\x0bresult_json\x18\x03 \x01(\tH\x00R\nresultJson\x88\x01\x01\x42\x0e\n\x0c_result_json\"\\\n\x08\x41\x63pError\x12\x12\n\x04\x63ode\x18\x01 \x01(\tR\x04\x63ode\x12\x12\n\x04text\x18\x02 \x01(\tR\x04text\x12\x1c\n\x07task_id\x18\x03 \x01(\tH\x00R\x06taskId\x88\x01\x01\x42\n\n\x08_task_id\"\x94\x02\n\x0b\x41\x63pMetadata\x12/\n\x08priority\x18\x01 \x01(\x0e\x32\x13.gagent.v1.PriorityR\x08priority\x12$\n\x0bttl_seconds\x18\x02 \x01(\x01H\x00R\nttlSeconds\x88\x01\x01\x12\x19\n\x05trace\x18\x03 \x01(\tH\x01R\x05trace\x88\x01\x01\x12=\n\x07\x65ntries\x18\x04 \x03(\x0b\x32#.gagent.v1.AcpMetadata.EntriesEntryR\x07\x65ntries\x1a:\n\x0c\x45ntriesEntry\x12\x10\n\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n\x05value\x18\x02 \x01(\tR\x05value:\x02\x38\x01\x42\x0e\n\x0c_ttl_secondsB\x08\n\x06_trace\"\xa0\x04\n\nAcpMessage\x12\x0e\n\x02id\x18\x01 \x01(\tR\x02id\x12<\n\x0cmessage_type\x18\x02 \x01(\x0e\x32\x19.gagent.v1.AcpMessageTypeR\x0bmessageType\x12\x16\n\x06source\x18\x03 \x01(\tR\x06source\x12\x16\n\x06target\x18\x04 \x01(\tR\x06target\x12;\n\ndelegation\x18\x05 \x01(\x0b\x32\x19.gagent.v1.TaskDelegationH\x00R\ndelegation\x12/\n\x06update\x18\x06 \x01(\x0b\x32\x15.gagent.v1.TaskUpdateH\x00R\x06update\x12/\n\x06result\x18\x07 \x01(\x0b\x32\x15.gagent.v1.TaskResultH\x00R\x06result\x12+\n\x05\x65rror\x18\x08 \x01(\x0b\x32\x13.gagent.v1.AcpErrorH\x00R\x05\x65rror\x12\x14\n\x04json\x18\t \x01(\tH\x00R\x04json\x12\x32\n\x08metadata\x18\n \x01(\x0b\x32\x16.gagent.v1.AcpMetadataR\x08metadata\x12\x38\n\ttimestamp\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.TimestampR\ttimestamp\x12#\n\x0bin_reply_to\x18\x0c \x01(\tH\x01R\tinReplyTo\x88\x01\x01\x42\t\n\x07\x63ontentB\x0e\n\x0c_in_reply_toJ\x04\x08\r\x10\x0e*\x8a\x02\n\x0e\x41\x63pMessageType\x12 \n\x1c\x41\x43P_MESSAGE_TYPE_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x41\x43P_MESSAGE_TYPE_REQUEST\x10\x01\x12\x1d\n\x19\x41\x43P_MESSAGE_TYPE_RESPONSE\x10\x02\x12!\n\x1d\x41\x43P_MESSAGE_TYPE_NOTIFICATION\x10\x03\x12\x1e\n\x1a\x41\x43P_MESSAGE_TYPE_HEARTBEAT\x10\x04\x12\x1a\n\x16\x41\x43P_MESSAGE_TYPE_ERROR\x10\x05\x12\x1d\n\x19\x41\x43P_MESSAGE_TYPE_DELEGATE\x10\x06\x12\x1b\n\x17\x41\x43P_MESSAGE_TYPE_RESULT\x10\x07*s\n\x08Priority\x12\x18\n\x14PRIORITY_UNSPECIFIED\x10\x00\x12\x10\n\x0cPRIORITY_LOW\x10\x01\x12\x13\n\x0fPRIORITY_NORMAL\x10\x02\x12\x11\n\rPRIORITY_HIGH\x10\x03\x12\x13\n\x0fPRIORITY_URGENT\x10\x04\x42J\n\rdev.gagent.v1B\x08\x41\x63pProtoP\x01Z!gagent.dev/gen/gagent/v1;gagentv1\xaa\x02\tGagent.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13gagent/v1/acp.proto\x12\tgagent.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa0\x01\n\x0eTaskAttachment\x12\x12\n\x04name\x18\x01 \x01(\tR\x04name\x12\x1d\n\nmedia_type\x18\x02 \x01(\tR\tmediaType\x12\x16\n\x06\x64igest\x18\x03 \x01(\tR\x06\x64igest\x12\x10\n\x03uri\x18\x04 \x01(\tR\x03uri\x12\"\n\nsize_bytes\x18\x05 \x01(\x04H\x00R\tsizeBytes\x88\x01\x01\x42\r\n\x0b_size_bytes\"\x97\x04\n\x0eTaskDelegation\x12\x17\n\x07task_id\x18\x01 \x01(\tR\x06taskId\x12 \n\x0b\x64\x65scription\x18\x02 \x01(\tR\x0b\x64\x65scription\x12\'\n\x0fparameters_json\x18\x03 \x01(\tR\x0eparametersJson\x12&\n\x0c\x63\x61llback_url\x18\x04 \x01(\tH\x00R\x0b\x63\x61llbackUrl\x88\x01\x01\x12\x18\n\x07\x61ttempt\x18\x05 \x01(\rR\x07\x61ttempt\x12\x1c\n\tdelegator\x18\x06 \x01(\tR\tdelegator\x12\x36\n\x08\x64\x65\x61\x64line\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\x08\x64\x65\x61\x64line\x12G\n\x10on_executor_lost\x18\x08 \x01(\x0e\x32\x1d.gagent.v1.ExecutorLostPolicyR\x0eonExecutorLost\x12!\n\x0cmax_attempts\x18\t \x01(\rR\x0bmaxAttempts\x12)\n\x10parent_delegator\x18\n \x01(\tR\x0fparentDelegator\x12$\n\x0eparent_task_id\x18\x0b \x01(\tR\x0cparentTaskId\x12;\n\x0b\x61ttachments\x18\x0c \x03(\x0b\x32\x19.gagent.v1.TaskAttachmentR\x0b\x61ttachmentsB\x0f\n\r_callback_url\"\x8d\x01\n\nTaskUpdate\x12\x17\n\x07task_id\x18\x01 \x01(\tR\x06taskId\x12\x16\n\x06status\x18\x02 \x01(\tR\x06status\x12\x1f\n\x08progress\x18\x03 \x01(\x01H\x00R\x08progress\x88\x01\x01\x12\x17\n\x04note\x18\x04 \x01(\tH\x01R\x04note\x88\x01\x01\x42\x0b\n\t_progressB\x07\n\x05_note\"s\n\nTaskResult\x12\x17\n\x07task_id\x18\x01 \x01(\tR\x06taskId\x12\x16\n\x06status\x18\x02 \x01(\tR\x06status\x12$\n\x0bresult_json\x18\x03 \x01(\tH\x00R\nresultJson\x88\x01\x01\x42\x0e\n\x0c_result_json\"\\\n\x08\x41\x63pError\x12\x12\n\x04\x63ode\x18\x01 \x01(\tR\x04\x63ode\x12\x12\n\x04text\x18\x02 \x01(\tR\x04text\x12\x1c\n\x07task_id\x18\x03 \x01(\tH\x00R\x06taskId\x88\x01\x01\x42\n\n\x08_task_id\"\x94\x02\n\x0b\x41\x63pMetadata\x12/\n\x08priority\x18\x01 \x01(\x0e\x32\x13.gagent.v1.PriorityR\x08priority\x12$\n\x0bttl_seconds\x18\x02 \x01(\x01H\x00R\nttlSeconds\x88\x01\x01\x12\x19\n\x05trace\x18\x03 \x01(\tH\x01R\x05trace\x88\x01\x01\x12=\n\x07\x65ntries\x18\x04 \x03(\x0b\x32#.gagent.v1.AcpMetadata.EntriesEntryR\x07\x65ntries\x1a:\n\x0c\x45ntriesEntry\x12\x10\n\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n\x05value\x18\x02 \x01(\tR\x05value:\x02\x38\x01\x42\x0e\n\x0c_ttl_secondsB\x08\n\x06_trace\"\xa0\x04\n\nAcpMessage\x12\x0e\n\x02id\x18\x01 \x01(\tR\x02id\x12<\n\x0cmessage_type\x18\x02 \x01(\x0e\x32\x19.gagent.v1.AcpMessageTypeR\x0bmessageType\x12\x16\n\x06source\x18\x03 \x01(\tR\x06source\x12\x16\n\x06target\x18\x04 \x01(\tR\x06target\x12;\n\ndelegation\x18\x05 \x01(\x0b\x32\x19.gagent.v1.TaskDelegationH\x00R\ndelegation\x12/\n\x06update\x18\x06 \x01(\x0b\x32\x15.gagent.v1.TaskUpdateH\x00R\x06update\x12/\n\x06result\x18\x07 \x01(\x0b\x32\x15.gagent.v1.TaskResultH\x00R\x06result\x12+\n\x05\x65rror\x18\x08 \x01(\x0b\x32\x13.gagent.v1.AcpErrorH\x00R\x05\x65rror\x12\x14\n\x04json\x18\t \x01(\tH\x00R\x04json\x12\x32\n\x08metadata\x18\n \x01(\x0b\x32\x16.gagent.v1.AcpMetadataR\x08metadata\x12\x38\n\ttimestamp\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.TimestampR\ttimestamp\x12#\n\x0bin_reply_to\x18\x0c \x01(\tH\x01R\tinReplyTo\x88\x01\x01\x42\t\n\x07\x63ontentB\x0e\n\x0c_in_reply_toJ\x04\x08\r\x10\x0e*\x8a\x02\n\x0e\x41\x63pMessageType\x12 \n\x1c\x41\x43P_MESSAGE_TYPE_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x41\x43P_MESSAGE_TYPE_REQUEST\x10\x01\x12\x1d\n\x19\x41\x43P_MESSAGE_TYPE_RESPONSE\x10\x02\x12!\n\x1d\x41\x43P_MESSAGE_TYPE_NOTIFICATION\x10\x03\x12\x1e\n\x1a\x41\x43P_MESSAGE_TYPE_HEARTBEAT\x10\x04\x12\x1a\n\x16\x41\x43P_MESSAGE_TYPE_ERROR\x10\x05\x12\x1d\n\x19\x41\x43P_MESSAGE_TYPE_DELEGATE\x10\x06\x12\x1b\n\x17\x41\x43P_MESSAGE_TYPE_RESULT\x10\x07*s\n\x08Priority\x12\x18\n\x14PRIORITY_UNSPECIFIED\x10\x00\x12\x10\n\x0cPRIORITY_LOW\x10\x01\x12\x13\n\x0fPRIORITY_NORMAL\x10\x02\x12\x11\n\rPRIORITY_HIGH\x10\x03\x12\x13\n\x0fPRIORITY_URGENT\x10\x04*}\n\x12\x45xecutorLostPolicy\x12$\n EXECUTOR_LOST_POLICY_UNSPECIFIED\x10\x00\x12\x1d\n\x19\x45XECUTOR_LOST_POLICY_FAIL\x10\x01\x12\"\n\x1e\x45XECUTOR_LOST_POLICY_REDELIVER\x10\x02\x42J\n\rdev.gagent.v1B\x08\x41\x63pProtoP\x01Z!gagent.dev/gen/gagent/v1;gagentv1\xaa\x02\tGagent.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,22 +35,26 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._serialized_options = b'\n\rdev.gagent.v1B\010AcpProtoP\001Z!gagent.dev/gen/gagent/v1;gagentv1\252\002\tGagent.V1'
   _globals['_ACPMETADATA_ENTRIESENTRY']._loaded_options = None
   _globals['_ACPMETADATA_ENTRIESENTRY']._serialized_options = b'8\001'
-  _globals['_ACPMESSAGETYPE']._serialized_start=1481
-  _globals['_ACPMESSAGETYPE']._serialized_end=1747
-  _globals['_PRIORITY']._serialized_start=1749
-  _globals['_PRIORITY']._serialized_end=1864
-  _globals['_TASKDELEGATION']._serialized_start=68
-  _globals['_TASKDELEGATION']._serialized_end=297
-  _globals['_TASKUPDATE']._serialized_start=300
-  _globals['_TASKUPDATE']._serialized_end=441
-  _globals['_TASKRESULT']._serialized_start=443
-  _globals['_TASKRESULT']._serialized_end=558
-  _globals['_ACPERROR']._serialized_start=560
-  _globals['_ACPERROR']._serialized_end=652
-  _globals['_ACPMETADATA']._serialized_start=655
-  _globals['_ACPMETADATA']._serialized_end=931
-  _globals['_ACPMETADATA_ENTRIESENTRY']._serialized_start=847
-  _globals['_ACPMETADATA_ENTRIESENTRY']._serialized_end=905
-  _globals['_ACPMESSAGE']._serialized_start=934
-  _globals['_ACPMESSAGE']._serialized_end=1478
+  _globals['_ACPMESSAGETYPE']._serialized_start=1950
+  _globals['_ACPMESSAGETYPE']._serialized_end=2216
+  _globals['_PRIORITY']._serialized_start=2218
+  _globals['_PRIORITY']._serialized_end=2333
+  _globals['_EXECUTORLOSTPOLICY']._serialized_start=2335
+  _globals['_EXECUTORLOSTPOLICY']._serialized_end=2460
+  _globals['_TASKATTACHMENT']._serialized_start=68
+  _globals['_TASKATTACHMENT']._serialized_end=228
+  _globals['_TASKDELEGATION']._serialized_start=231
+  _globals['_TASKDELEGATION']._serialized_end=766
+  _globals['_TASKUPDATE']._serialized_start=769
+  _globals['_TASKUPDATE']._serialized_end=910
+  _globals['_TASKRESULT']._serialized_start=912
+  _globals['_TASKRESULT']._serialized_end=1027
+  _globals['_ACPERROR']._serialized_start=1029
+  _globals['_ACPERROR']._serialized_end=1121
+  _globals['_ACPMETADATA']._serialized_start=1124
+  _globals['_ACPMETADATA']._serialized_end=1400
+  _globals['_ACPMETADATA_ENTRIESENTRY']._serialized_start=1316
+  _globals['_ACPMETADATA_ENTRIESENTRY']._serialized_end=1374
+  _globals['_ACPMESSAGE']._serialized_start=1403
+  _globals['_ACPMESSAGE']._serialized_end=1947
 # @@protoc_insertion_point(module_scope)

@@ -98,9 +98,73 @@ PRIORITY_URGENT: Priority.ValueType  # 4
 """Before everything else."""
 Global___Priority: _TypeAlias = Priority  # noqa: Y015
 
+class _ExecutorLostPolicy:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ExecutorLostPolicyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ExecutorLostPolicy.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    EXECUTOR_LOST_POLICY_UNSPECIFIED: _ExecutorLostPolicy.ValueType  # 0
+    """Unset, which means FAIL."""
+    EXECUTOR_LOST_POLICY_FAIL: _ExecutorLostPolicy.ValueType  # 1
+    """The task fails, with the reason `executor lost`."""
+    EXECUTOR_LOST_POLICY_REDELIVER: _ExecutorLostPolicy.ValueType  # 2
+    """It is handed over again, up to `max_attempts` times in all, with the last checkpoint."""
+
+class ExecutorLostPolicy(_ExecutorLostPolicy, metaclass=_ExecutorLostPolicyEnumTypeWrapper):
+    """What becomes of a task whose executor is lost: its lease ends, or its name is freed."""
+
+EXECUTOR_LOST_POLICY_UNSPECIFIED: ExecutorLostPolicy.ValueType  # 0
+"""Unset, which means FAIL."""
+EXECUTOR_LOST_POLICY_FAIL: ExecutorLostPolicy.ValueType  # 1
+"""The task fails, with the reason `executor lost`."""
+EXECUTOR_LOST_POLICY_REDELIVER: ExecutorLostPolicy.ValueType  # 2
+"""It is handed over again, up to `max_attempts` times in all, with the last checkpoint."""
+Global___ExecutorLostPolicy: _TypeAlias = ExecutorLostPolicy  # noqa: Y015
+
+@_typing.final
+class TaskAttachment(_message.Message):
+    """Something that belongs to a task and lies elsewhere. The bus carries it and never fetches it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    MEDIA_TYPE_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    URI_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Name, for people. Empty: none."""
+    media_type: _builtins.str
+    """Media type, such as `text/csv`; mandatory."""
+    digest: _builtins.str
+    """Digest, as `sha256:HEX`. Empty: not known."""
+    uri: _builtins.str
+    """Where it is; mandatory."""
+    size_bytes: _builtins.int
+    """Size in bytes. Unset: not known."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        media_type: _builtins.str = ...,
+        digest: _builtins.str = ...,
+        uri: _builtins.str = ...,
+        size_bytes: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_size_bytes", b"_size_bytes", "size_bytes", b"size_bytes"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_size_bytes", b"_size_bytes", "digest", b"digest", "media_type", b"media_type", "name", b"name", "size_bytes", b"size_bytes", "uri", b"uri"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__size_bytes: _TypeAlias = _typing.Literal["size_bytes"]  # noqa: Y015
+    _WhichOneofArgType__size_bytes: _TypeAlias = _typing.Literal["_size_bytes", b"_size_bytes"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__size_bytes) -> _WhichOneofReturnType__size_bytes | None: ...
+
+Global___TaskAttachment: _TypeAlias = TaskAttachment  # noqa: Y015
+
 @_typing.final
 class TaskDelegation(_message.Message):
-    """Content of a DELEGATE: the task that is handed over."""
+    """Content of a DELEGATE: the task that is handed over. What it says of it is what `DelegateTaskRequest` says, and makes the same task."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -110,6 +174,12 @@ class TaskDelegation(_message.Message):
     CALLBACK_URL_FIELD_NUMBER: _builtins.int
     ATTEMPT_FIELD_NUMBER: _builtins.int
     DELEGATOR_FIELD_NUMBER: _builtins.int
+    DEADLINE_FIELD_NUMBER: _builtins.int
+    ON_EXECUTOR_LOST_FIELD_NUMBER: _builtins.int
+    MAX_ATTEMPTS_FIELD_NUMBER: _builtins.int
+    PARENT_DELEGATOR_FIELD_NUMBER: _builtins.int
+    PARENT_TASK_ID_FIELD_NUMBER: _builtins.int
+    ATTACHMENTS_FIELD_NUMBER: _builtins.int
     task_id: _builtins.str
     """Identity of the task, unique for the delegator. Empty: the receiver makes one."""
     description: _builtins.str
@@ -122,6 +192,24 @@ class TaskDelegation(_message.Message):
     """Which attempt at the task this is, when the bus hands it over. 0: the first one."""
     delegator: _builtins.str
     """Who delegated the task, as `name@platform`, when the bus hands it over. Empty: the source of the message."""
+    on_executor_lost: Global___ExecutorLostPolicy.ValueType
+    """What happens when an executor is lost; `fail` or `redeliver` in the JSON form. Unset: FAIL."""
+    max_attempts: _builtins.int
+    """Most attempts, 1 to 100. 0: 1 with FAIL, 3 with REDELIVER."""
+    parent_delegator: _builtins.str
+    """Task that the source is working on and that this one comes of, as its delegator and id. Empty: none."""
+    parent_task_id: _builtins.str
+    """Its id."""
+    @_builtins.property
+    def deadline(self) -> _timestamp_pb2.Timestamp:
+        """When the task expires; the end of the message, if it is earlier, counts as well. Unset: with the message, or its parent.
+        In the JSON form ISO 8601 with a zone, such as `2026-03-01T10:00:00Z`.
+        """
+
+    @_builtins.property
+    def attachments(self) -> _containers.RepeatedCompositeFieldContainer[Global___TaskAttachment]:
+        """What belongs to it, at most 100 and 64 KiB of texts; in the JSON form objects with these field names."""
+
     def __init__(
         self,
         *,
@@ -131,10 +219,16 @@ class TaskDelegation(_message.Message):
         callback_url: _builtins.str | None = ...,
         attempt: _builtins.int = ...,
         delegator: _builtins.str = ...,
+        deadline: _timestamp_pb2.Timestamp | None = ...,
+        on_executor_lost: Global___ExecutorLostPolicy.ValueType = ...,
+        max_attempts: _builtins.int = ...,
+        parent_delegator: _builtins.str = ...,
+        parent_task_id: _builtins.str = ...,
+        attachments: _abc.Iterable[Global___TaskAttachment] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_callback_url", b"_callback_url", "callback_url", b"callback_url"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_callback_url", b"_callback_url", "callback_url", b"callback_url", "deadline", b"deadline"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_callback_url", b"_callback_url", "attempt", b"attempt", "callback_url", b"callback_url", "delegator", b"delegator", "description", b"description", "parameters_json", b"parameters_json", "task_id", b"task_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_callback_url", b"_callback_url", "attachments", b"attachments", "attempt", b"attempt", "callback_url", b"callback_url", "deadline", b"deadline", "delegator", b"delegator", "description", b"description", "max_attempts", b"max_attempts", "on_executor_lost", b"on_executor_lost", "parameters_json", b"parameters_json", "parent_delegator", b"parent_delegator", "parent_task_id", b"parent_task_id", "task_id", b"task_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__callback_url: _TypeAlias = _typing.Literal["callback_url"]  # noqa: Y015
     _WhichOneofArgType__callback_url: _TypeAlias = _typing.Literal["_callback_url", b"_callback_url"]  # noqa: Y015

@@ -23,10 +23,11 @@ _sym_db = _symbol_database.Default()
 
 
 from . import bus_service_pb2 as gagent_dot_v1_dot_bus__service__pb2
+from . import task_service_pb2 as gagent_dot_v1_dot_task__service__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dgagent/v1/admin_service.proto\x12\tgagent.v1\x1a\x1bgagent/v1/bus_service.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x11\n\x0fGetStatsRequest\"\x86\x03\n\x10GetStatsResponse\x12\x16\n\x06\x61gents\x18\x01 \x01(\x04R\x06\x61gents\x12\x1a\n\x08sessions\x18\x02 \x01(\x04R\x08sessions\x12\x1a\n\x08messages\x18\x03 \x01(\x04R\x08messages\x12#\n\rmessage_bytes\x18\x04 \x01(\x04R\x0cmessageBytes\x12\x1a\n\x08\x61\x63\x63\x65pted\x18\x05 \x01(\x04R\x08\x61\x63\x63\x65pted\x12!\n\x0c\x64\x65\x61\x64_letters\x18\x06 \x01(\x04R\x0b\x64\x65\x61\x64Letters\x12)\n\x10unheard_failures\x18\x07 \x01(\x04R\x0funheardFailures\x12\"\n\x0c\x64\x65scriptions\x18\x08 \x01(\x04R\x0c\x64\x65scriptions\x12\x1a\n\x08\x64raining\x18\t \x01(\x08R\x08\x64raining\x12!\n\x0cowed_answers\x18\n \x01(\x04R\x0bowedAnswers\x12\x30\n\x14\x64ropped_dead_letters\x18\x0b \x01(\x04R\x12\x64roppedDeadLetters\"y\n\x13WatchTrafficRequest\x12\x16\n\x06\x61gents\x18\x01 \x03(\tR\x06\x61gents\x12\'\n\x0f\x63onversation_id\x18\x02 \x01(\tR\x0e\x63onversationId\x12!\n\x0cwith_content\x18\x03 \x01(\x08R\x0bwithContent\"\x80\x03\n\x14WatchTrafficResponse\x12*\n\x04kind\x18\x01 \x01(\x0e\x32\x16.gagent.v1.TrafficKindR\x04kind\x12*\n\x02\x61t\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\x02\x61t\x12\x16\n\x06sender\x18\x03 \x01(\tR\x06sender\x12\x1a\n\x08receiver\x18\x04 \x01(\tR\x08receiver\x12\x10\n\x03via\x18\x05 \x01(\tR\x03via\x12/\n\x07message\x18\x06 \x01(\x0b\x32\x15.gagent.v1.BusMessageR\x07message\x12,\n\x07outcome\x18\x07 \x01(\x0e\x32\x12.gagent.v1.OutcomeR\x07outcome\x12\x16\n\x06\x64\x65tail\x18\x08 \x01(\tR\x06\x64\x65tail\x12\x12\n\x04\x66lag\x18\t \x01(\tR\x04\x66lag\x12\'\n\x0f\x63onversation_id\x18\n \x01(\tR\x0e\x63onversationId\x12\x16\n\x06missed\x18\x0b \x01(\x04R\x06missed\"\x0e\n\x0c\x44rainRequest\"\x0f\n\rDrainResponse\"\xa7\x03\n\nDeadLetter\x12\x16\n\x06number\x18\x01 \x01(\x04R\x06number\x12\x1a\n\x08receiver\x18\x02 \x01(\tR\x08receiver\x12\x16\n\x06sender\x18\x03 \x01(\tR\x06sender\x12\x0e\n\x02id\x18\x04 \x01(\tR\x02id\x12\x1a\n\x08sequence\x18\x05 \x01(\x04R\x08sequence\x12-\n\x06reason\x18\x06 \x01(\x0e\x32\x15.gagent.v1.DeadReasonR\x06reason\x12\x14\n\x05\x65rror\x18\x07 \x01(\tR\x05\x65rror\x12\x1a\n\x08\x61ttempts\x18\x08 \x01(\rR\x08\x61ttempts\x12;\n\x0b\x61\x63\x63\x65pted_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.TimestampR\nacceptedAt\x12\x33\n\x07\x64ied_at\x18\n \x01(\x0b\x32\x1a.google.protobuf.TimestampR\x06\x64iedAt\x12\x1d\n\nsize_bytes\x18\x0b \x01(\x04R\tsizeBytes\x12/\n\x07message\x18\x0c \x01(\x0b\x32\x15.gagent.v1.BusMessageR\x07message\"\x90\x01\n\x16ListDeadLettersRequest\x12\x1a\n\x08receiver\x18\x01 \x01(\tR\x08receiver\x12\x14\n\x05\x61\x66ter\x18\x02 \x01(\x04R\x05\x61\x66ter\x12\x1f\n\x0bmax_results\x18\x03 \x01(\rR\nmaxResults\x12#\n\rwith_messages\x18\x04 \x01(\x08R\x0cwithMessages\"^\n\x17ListDeadLettersResponse\x12/\n\x07letters\x18\x01 \x03(\x0b\x32\x15.gagent.v1.DeadLetterR\x07letters\x12\x12\n\x04more\x18\x02 \x01(\x08R\x04more\"Q\n\x19RedriveDeadLettersRequest\x12\x18\n\x07numbers\x18\x01 \x03(\x04R\x07numbers\x12\x1a\n\x08receiver\x18\x02 \x01(\tR\x08receiver\"f\n\x1aRedriveDeadLettersResponse\x12\x1a\n\x08redriven\x18\x01 \x01(\x04R\x08redriven\x12,\n\x07refused\x18\x02 \x03(\x0b\x32\x12.gagent.v1.ReceiptR\x07refused\"a\n\x17PurgeDeadLettersRequest\x12\x18\n\x07numbers\x18\x01 \x03(\x04R\x07numbers\x12\x1a\n\x08receiver\x18\x02 \x01(\tR\x08receiver\x12\x10\n\x03\x61ll\x18\x03 \x01(\x08R\x03\x61ll\"2\n\x18PurgeDeadLettersResponse\x12\x16\n\x06purged\x18\x01 \x01(\x04R\x06purged*\xb9\x01\n\x0bTrafficKind\x12\x1c\n\x18TRAFFIC_KIND_UNSPECIFIED\x10\x00\x12\x19\n\x15TRAFFIC_KIND_ACCEPTED\x10\x01\x12\x18\n\x14TRAFFIC_KIND_REFUSED\x10\x02\x12\x19\n\x15TRAFFIC_KIND_GIVEN_UP\x10\x03\x12#\n\x1fTRAFFIC_KIND_CONVERSATION_ENDED\x10\x04\x12\x17\n\x13TRAFFIC_KIND_MISSED\x10\x05*\xb9\x01\n\nDeadReason\x12\x1b\n\x17\x44\x45\x41\x44_REASON_UNSPECIFIED\x10\x00\x12\x1e\n\x1a\x44\x45\x41\x44_REASON_MAX_DELIVERIES\x10\x01\x12\x18\n\x14\x44\x45\x41\x44_REASON_REJECTED\x10\x02\x12\x17\n\x13\x44\x45\x41\x44_REASON_EXPIRED\x10\x03\x12\x1c\n\x18\x44\x45\x41\x44_REASON_DEREGISTERED\x10\x04\x12\x1d\n\x19\x44\x45\x41\x44_REASON_RECEIVER_LOST\x10\x05\x32\xfc\x03\n\x0c\x41\x64minService\x12\x43\n\x08GetStats\x12\x1a.gagent.v1.GetStatsRequest\x1a\x1b.gagent.v1.GetStatsResponse\x12:\n\x05\x44rain\x12\x17.gagent.v1.DrainRequest\x1a\x18.gagent.v1.DrainResponse\x12X\n\x0fListDeadLetters\x12!.gagent.v1.ListDeadLettersRequest\x1a\".gagent.v1.ListDeadLettersResponse\x12\x61\n\x12RedriveDeadLetters\x12$.gagent.v1.RedriveDeadLettersRequest\x1a%.gagent.v1.RedriveDeadLettersResponse\x12Q\n\x0cWatchTraffic\x12\x1e.gagent.v1.WatchTrafficRequest\x1a\x1f.gagent.v1.WatchTrafficResponse0\x01\x12[\n\x10PurgeDeadLetters\x12\".gagent.v1.PurgeDeadLettersRequest\x1a#.gagent.v1.PurgeDeadLettersResponseBS\n\rdev.gagent.v1B\x11\x41\x64minServiceProtoP\x01Z!gagent.dev/gen/gagent/v1;gagentv1\xaa\x02\tGagent.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dgagent/v1/admin_service.proto\x12\tgagent.v1\x1a\x1bgagent/v1/bus_service.proto\x1a\x1cgagent/v1/task_service.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x11\n\x0fGetStatsRequest\"\xb2\x03\n\x10GetStatsResponse\x12\x16\n\x06\x61gents\x18\x01 \x01(\x04R\x06\x61gents\x12\x1a\n\x08sessions\x18\x02 \x01(\x04R\x08sessions\x12\x1a\n\x08messages\x18\x03 \x01(\x04R\x08messages\x12#\n\rmessage_bytes\x18\x04 \x01(\x04R\x0cmessageBytes\x12\x1a\n\x08\x61\x63\x63\x65pted\x18\x05 \x01(\x04R\x08\x61\x63\x63\x65pted\x12!\n\x0c\x64\x65\x61\x64_letters\x18\x06 \x01(\x04R\x0b\x64\x65\x61\x64Letters\x12)\n\x10unheard_failures\x18\x07 \x01(\x04R\x0funheardFailures\x12\"\n\x0c\x64\x65scriptions\x18\x08 \x01(\x04R\x0c\x64\x65scriptions\x12\x1a\n\x08\x64raining\x18\t \x01(\x08R\x08\x64raining\x12!\n\x0cowed_answers\x18\n \x01(\x04R\x0bowedAnswers\x12\x30\n\x14\x64ropped_dead_letters\x18\x0b \x01(\x04R\x12\x64roppedDeadLetters\x12*\n\x05tasks\x18\x0c \x01(\x0b\x32\x14.gagent.v1.TaskStatsR\x05tasks\"\xe4\x01\n\tTaskStats\x12\x34\n\x08\x62y_state\x18\x01 \x03(\x0b\x32\x19.gagent.v1.TaskStateCountR\x07\x62yState\x12\x1c\n\tdelegated\x18\x02 \x01(\x04R\tdelegated\x12\x18\n\x07running\x18\x03 \x01(\x04R\x07running\x12\x18\n\x07waiting\x18\x04 \x01(\x04R\x07waiting\x12\x16\n\x06leases\x18\x05 \x01(\x04R\x06leases\x12\x18\n\x07watches\x18\x06 \x01(\x04R\x07watches\x12\x1d\n\nsize_bytes\x18\x07 \x01(\x04R\tsizeBytes\"R\n\x0eTaskStateCount\x12*\n\x05state\x18\x01 \x01(\x0e\x32\x14.gagent.v1.TaskStateR\x05state\x12\x14\n\x05tasks\x18\x02 \x01(\x04R\x05tasks\"y\n\x13WatchTrafficRequest\x12\x16\n\x06\x61gents\x18\x01 \x03(\tR\x06\x61gents\x12\'\n\x0f\x63onversation_id\x18\x02 \x01(\tR\x0e\x63onversationId\x12!\n\x0cwith_content\x18\x03 \x01(\x08R\x0bwithContent\"\x80\x03\n\x14WatchTrafficResponse\x12*\n\x04kind\x18\x01 \x01(\x0e\x32\x16.gagent.v1.TrafficKindR\x04kind\x12*\n\x02\x61t\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\x02\x61t\x12\x16\n\x06sender\x18\x03 \x01(\tR\x06sender\x12\x1a\n\x08receiver\x18\x04 \x01(\tR\x08receiver\x12\x10\n\x03via\x18\x05 \x01(\tR\x03via\x12/\n\x07message\x18\x06 \x01(\x0b\x32\x15.gagent.v1.BusMessageR\x07message\x12,\n\x07outcome\x18\x07 \x01(\x0e\x32\x12.gagent.v1.OutcomeR\x07outcome\x12\x16\n\x06\x64\x65tail\x18\x08 \x01(\tR\x06\x64\x65tail\x12\x12\n\x04\x66lag\x18\t \x01(\tR\x04\x66lag\x12\'\n\x0f\x63onversation_id\x18\n \x01(\tR\x0e\x63onversationId\x12\x16\n\x06missed\x18\x0b \x01(\x04R\x06missed\"\x0e\n\x0c\x44rainRequest\"\x0f\n\rDrainResponse\"\xa7\x03\n\nDeadLetter\x12\x16\n\x06number\x18\x01 \x01(\x04R\x06number\x12\x1a\n\x08receiver\x18\x02 \x01(\tR\x08receiver\x12\x16\n\x06sender\x18\x03 \x01(\tR\x06sender\x12\x0e\n\x02id\x18\x04 \x01(\tR\x02id\x12\x1a\n\x08sequence\x18\x05 \x01(\x04R\x08sequence\x12-\n\x06reason\x18\x06 \x01(\x0e\x32\x15.gagent.v1.DeadReasonR\x06reason\x12\x14\n\x05\x65rror\x18\x07 \x01(\tR\x05\x65rror\x12\x1a\n\x08\x61ttempts\x18\x08 \x01(\rR\x08\x61ttempts\x12;\n\x0b\x61\x63\x63\x65pted_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.TimestampR\nacceptedAt\x12\x33\n\x07\x64ied_at\x18\n \x01(\x0b\x32\x1a.google.protobuf.TimestampR\x06\x64iedAt\x12\x1d\n\nsize_bytes\x18\x0b \x01(\x04R\tsizeBytes\x12/\n\x07message\x18\x0c \x01(\x0b\x32\x15.gagent.v1.BusMessageR\x07message\"\x90\x01\n\x16ListDeadLettersRequest\x12\x1a\n\x08receiver\x18\x01 \x01(\tR\x08receiver\x12\x14\n\x05\x61\x66ter\x18\x02 \x01(\x04R\x05\x61\x66ter\x12\x1f\n\x0bmax_results\x18\x03 \x01(\rR\nmaxResults\x12#\n\rwith_messages\x18\x04 \x01(\x08R\x0cwithMessages\"^\n\x17ListDeadLettersResponse\x12/\n\x07letters\x18\x01 \x03(\x0b\x32\x15.gagent.v1.DeadLetterR\x07letters\x12\x12\n\x04more\x18\x02 \x01(\x08R\x04more\"Q\n\x19RedriveDeadLettersRequest\x12\x18\n\x07numbers\x18\x01 \x03(\x04R\x07numbers\x12\x1a\n\x08receiver\x18\x02 \x01(\tR\x08receiver\"f\n\x1aRedriveDeadLettersResponse\x12\x1a\n\x08redriven\x18\x01 \x01(\x04R\x08redriven\x12,\n\x07refused\x18\x02 \x03(\x0b\x32\x12.gagent.v1.ReceiptR\x07refused\"a\n\x17PurgeDeadLettersRequest\x12\x18\n\x07numbers\x18\x01 \x03(\x04R\x07numbers\x12\x1a\n\x08receiver\x18\x02 \x01(\tR\x08receiver\x12\x10\n\x03\x61ll\x18\x03 \x01(\x08R\x03\x61ll\"2\n\x18PurgeDeadLettersResponse\x12\x16\n\x06purged\x18\x01 \x01(\x04R\x06purged*\xb9\x01\n\x0bTrafficKind\x12\x1c\n\x18TRAFFIC_KIND_UNSPECIFIED\x10\x00\x12\x19\n\x15TRAFFIC_KIND_ACCEPTED\x10\x01\x12\x18\n\x14TRAFFIC_KIND_REFUSED\x10\x02\x12\x19\n\x15TRAFFIC_KIND_GIVEN_UP\x10\x03\x12#\n\x1fTRAFFIC_KIND_CONVERSATION_ENDED\x10\x04\x12\x17\n\x13TRAFFIC_KIND_MISSED\x10\x05*\xb9\x01\n\nDeadReason\x12\x1b\n\x17\x44\x45\x41\x44_REASON_UNSPECIFIED\x10\x00\x12\x1e\n\x1a\x44\x45\x41\x44_REASON_MAX_DELIVERIES\x10\x01\x12\x18\n\x14\x44\x45\x41\x44_REASON_REJECTED\x10\x02\x12\x17\n\x13\x44\x45\x41\x44_REASON_EXPIRED\x10\x03\x12\x1c\n\x18\x44\x45\x41\x44_REASON_DEREGISTERED\x10\x04\x12\x1d\n\x19\x44\x45\x41\x44_REASON_RECEIVER_LOST\x10\x05\x32\xfc\x03\n\x0c\x41\x64minService\x12\x43\n\x08GetStats\x12\x1a.gagent.v1.GetStatsRequest\x1a\x1b.gagent.v1.GetStatsResponse\x12:\n\x05\x44rain\x12\x17.gagent.v1.DrainRequest\x1a\x18.gagent.v1.DrainResponse\x12X\n\x0fListDeadLetters\x12!.gagent.v1.ListDeadLettersRequest\x1a\".gagent.v1.ListDeadLettersResponse\x12\x61\n\x12RedriveDeadLetters\x12$.gagent.v1.RedriveDeadLettersRequest\x1a%.gagent.v1.RedriveDeadLettersResponse\x12Q\n\x0cWatchTraffic\x12\x1e.gagent.v1.WatchTrafficRequest\x1a\x1f.gagent.v1.WatchTrafficResponse0\x01\x12[\n\x10PurgeDeadLetters\x12\".gagent.v1.PurgeDeadLettersRequest\x1a#.gagent.v1.PurgeDeadLettersResponseBS\n\rdev.gagent.v1B\x11\x41\x64minServiceProtoP\x01Z!gagent.dev/gen/gagent/v1;gagentv1\xaa\x02\tGagent.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,36 +35,40 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'gagent.v1.admin_service_pb2
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\rdev.gagent.v1B\021AdminServiceProtoP\001Z!gagent.dev/gen/gagent/v1;gagentv1\252\002\tGagent.V1'
-  _globals['_TRAFFICKIND']._serialized_start=2069
-  _globals['_TRAFFICKIND']._serialized_end=2254
-  _globals['_DEADREASON']._serialized_start=2257
-  _globals['_DEADREASON']._serialized_end=2442
-  _globals['_GETSTATSREQUEST']._serialized_start=106
-  _globals['_GETSTATSREQUEST']._serialized_end=123
-  _globals['_GETSTATSRESPONSE']._serialized_start=126
-  _globals['_GETSTATSRESPONSE']._serialized_end=516
-  _globals['_WATCHTRAFFICREQUEST']._serialized_start=518
-  _globals['_WATCHTRAFFICREQUEST']._serialized_end=639
-  _globals['_WATCHTRAFFICRESPONSE']._serialized_start=642
-  _globals['_WATCHTRAFFICRESPONSE']._serialized_end=1026
-  _globals['_DRAINREQUEST']._serialized_start=1028
-  _globals['_DRAINREQUEST']._serialized_end=1042
-  _globals['_DRAINRESPONSE']._serialized_start=1044
-  _globals['_DRAINRESPONSE']._serialized_end=1059
-  _globals['_DEADLETTER']._serialized_start=1062
-  _globals['_DEADLETTER']._serialized_end=1485
-  _globals['_LISTDEADLETTERSREQUEST']._serialized_start=1488
-  _globals['_LISTDEADLETTERSREQUEST']._serialized_end=1632
-  _globals['_LISTDEADLETTERSRESPONSE']._serialized_start=1634
-  _globals['_LISTDEADLETTERSRESPONSE']._serialized_end=1728
-  _globals['_REDRIVEDEADLETTERSREQUEST']._serialized_start=1730
-  _globals['_REDRIVEDEADLETTERSREQUEST']._serialized_end=1811
-  _globals['_REDRIVEDEADLETTERSRESPONSE']._serialized_start=1813
-  _globals['_REDRIVEDEADLETTERSRESPONSE']._serialized_end=1915
-  _globals['_PURGEDEADLETTERSREQUEST']._serialized_start=1917
-  _globals['_PURGEDEADLETTERSREQUEST']._serialized_end=2014
-  _globals['_PURGEDEADLETTERSRESPONSE']._serialized_start=2016
-  _globals['_PURGEDEADLETTERSRESPONSE']._serialized_end=2066
-  _globals['_ADMINSERVICE']._serialized_start=2445
-  _globals['_ADMINSERVICE']._serialized_end=2953
+  _globals['_TRAFFICKIND']._serialized_start=2458
+  _globals['_TRAFFICKIND']._serialized_end=2643
+  _globals['_DEADREASON']._serialized_start=2646
+  _globals['_DEADREASON']._serialized_end=2831
+  _globals['_GETSTATSREQUEST']._serialized_start=136
+  _globals['_GETSTATSREQUEST']._serialized_end=153
+  _globals['_GETSTATSRESPONSE']._serialized_start=156
+  _globals['_GETSTATSRESPONSE']._serialized_end=590
+  _globals['_TASKSTATS']._serialized_start=593
+  _globals['_TASKSTATS']._serialized_end=821
+  _globals['_TASKSTATECOUNT']._serialized_start=823
+  _globals['_TASKSTATECOUNT']._serialized_end=905
+  _globals['_WATCHTRAFFICREQUEST']._serialized_start=907
+  _globals['_WATCHTRAFFICREQUEST']._serialized_end=1028
+  _globals['_WATCHTRAFFICRESPONSE']._serialized_start=1031
+  _globals['_WATCHTRAFFICRESPONSE']._serialized_end=1415
+  _globals['_DRAINREQUEST']._serialized_start=1417
+  _globals['_DRAINREQUEST']._serialized_end=1431
+  _globals['_DRAINRESPONSE']._serialized_start=1433
+  _globals['_DRAINRESPONSE']._serialized_end=1448
+  _globals['_DEADLETTER']._serialized_start=1451
+  _globals['_DEADLETTER']._serialized_end=1874
+  _globals['_LISTDEADLETTERSREQUEST']._serialized_start=1877
+  _globals['_LISTDEADLETTERSREQUEST']._serialized_end=2021
+  _globals['_LISTDEADLETTERSRESPONSE']._serialized_start=2023
+  _globals['_LISTDEADLETTERSRESPONSE']._serialized_end=2117
+  _globals['_REDRIVEDEADLETTERSREQUEST']._serialized_start=2119
+  _globals['_REDRIVEDEADLETTERSREQUEST']._serialized_end=2200
+  _globals['_REDRIVEDEADLETTERSRESPONSE']._serialized_start=2202
+  _globals['_REDRIVEDEADLETTERSRESPONSE']._serialized_end=2304
+  _globals['_PURGEDEADLETTERSREQUEST']._serialized_start=2306
+  _globals['_PURGEDEADLETTERSREQUEST']._serialized_end=2403
+  _globals['_PURGEDEADLETTERSRESPONSE']._serialized_start=2405
+  _globals['_PURGEDEADLETTERSRESPONSE']._serialized_end=2455
+  _globals['_ADMINSERVICE']._serialized_start=2834
+  _globals['_ADMINSERVICE']._serialized_end=3342
 # @@protoc_insertion_point(module_scope)

@@ -5,6 +5,7 @@ Looking after a bus: what it holds, what it gave up, and its end."""
 
 from collections import abc as _abc
 from . import bus_service_pb2 as _bus_service_pb2
+from . import task_service_pb2 as _task_service_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
@@ -127,6 +128,7 @@ class GetStatsResponse(_message.Message):
     DRAINING_FIELD_NUMBER: _builtins.int
     OWED_ANSWERS_FIELD_NUMBER: _builtins.int
     DROPPED_DEAD_LETTERS_FIELD_NUMBER: _builtins.int
+    TASKS_FIELD_NUMBER: _builtins.int
     agents: _builtins.int
     """Registered agents."""
     sessions: _builtins.int
@@ -149,6 +151,10 @@ class GetStatsResponse(_message.Message):
     """Answers that are owed to messages that were delivered."""
     dropped_dead_letters: _builtins.int
     """Dead letters that were dropped since the start because there were too many."""
+    @_builtins.property
+    def tasks(self) -> Global___TaskStats:
+        """Delegated tasks."""
+
     def __init__(
         self,
         *,
@@ -163,14 +169,89 @@ class GetStatsResponse(_message.Message):
         draining: _builtins.bool = ...,
         owed_answers: _builtins.int = ...,
         dropped_dead_letters: _builtins.int = ...,
+        tasks: Global___TaskStats | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["tasks", b"tasks"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "agents", b"agents", "dead_letters", b"dead_letters", "descriptions", b"descriptions", "draining", b"draining", "dropped_dead_letters", b"dropped_dead_letters", "message_bytes", b"message_bytes", "messages", b"messages", "owed_answers", b"owed_answers", "sessions", b"sessions", "unheard_failures", b"unheard_failures"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "agents", b"agents", "dead_letters", b"dead_letters", "descriptions", b"descriptions", "draining", b"draining", "dropped_dead_letters", b"dropped_dead_letters", "message_bytes", b"message_bytes", "messages", b"messages", "owed_answers", b"owed_answers", "sessions", b"sessions", "tasks", b"tasks", "unheard_failures", b"unheard_failures"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetStatsResponse: _TypeAlias = GetStatsResponse  # noqa: Y015
+
+@_typing.final
+class TaskStats(_message.Message):
+    """Counts of the delegated tasks of one node."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BY_STATE_FIELD_NUMBER: _builtins.int
+    DELEGATED_FIELD_NUMBER: _builtins.int
+    RUNNING_FIELD_NUMBER: _builtins.int
+    WAITING_FIELD_NUMBER: _builtins.int
+    LEASES_FIELD_NUMBER: _builtins.int
+    WATCHES_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    delegated: _builtins.int
+    """Tasks delegated since the start."""
+    running: _builtins.int
+    """Tasks of these kept that somebody has accepted and that have not ended."""
+    waiting: _builtins.int
+    """Tasks that wait for somebody who takes the next attempt."""
+    leases: _builtins.int
+    """Leases that run: attempts that live by their reports."""
+    watches: _builtins.int
+    """Streams that watch a task."""
+    size_bytes: _builtins.int
+    """Bytes that all tasks take, with their events."""
+    @_builtins.property
+    def by_state(self) -> _containers.RepeatedCompositeFieldContainer[Global___TaskStateCount]:
+        """Tasks that are kept, by state; states without any are left out."""
+
+    def __init__(
+        self,
+        *,
+        by_state: _abc.Iterable[Global___TaskStateCount] | None = ...,
+        delegated: _builtins.int = ...,
+        running: _builtins.int = ...,
+        waiting: _builtins.int = ...,
+        leases: _builtins.int = ...,
+        watches: _builtins.int = ...,
+        size_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["by_state", b"by_state", "delegated", b"delegated", "leases", b"leases", "running", b"running", "size_bytes", b"size_bytes", "waiting", b"waiting", "watches", b"watches"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TaskStats: _TypeAlias = TaskStats  # noqa: Y015
+
+@_typing.final
+class TaskStateCount(_message.Message):
+    """How many tasks are in one state."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATE_FIELD_NUMBER: _builtins.int
+    TASKS_FIELD_NUMBER: _builtins.int
+    state: _task_service_pb2.TaskState.ValueType
+    """The state."""
+    tasks: _builtins.int
+    """Tasks in it."""
+    def __init__(
+        self,
+        *,
+        state: _task_service_pb2.TaskState.ValueType = ...,
+        tasks: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["state", b"state", "tasks", b"tasks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TaskStateCount: _TypeAlias = TaskStateCount  # noqa: Y015
 
 @_typing.final
 class WatchTrafficRequest(_message.Message):
@@ -226,7 +307,7 @@ class WatchTrafficResponse(_message.Message):
     sender: _builtins.str
     """Who sent it, as `name@platform`."""
     receiver: _builtins.str
-    """Who is to get it, as `name@platform`; the address as it was written where it was refused."""
+    """Who is to get it, as `name@platform`; where it was refused and is no agent's name, the address as it was written."""
     via: _builtins.str
     """Address that led to the receiver when it was not the receiver's own. Empty: it was."""
     outcome: _bus_service_pb2.Outcome.ValueType

@@ -754,8 +754,8 @@ class BusMessage(_message.Message):
         """Delivery addresses. Empty: the receivers of the ACL body, or the target of the ACP body.
         `name` or `name@platform`: an agent. `role:TYPE`: one connected agent that offers a service of that type in the DF, the
         one with the least unsettled mail; messages of one conversation go to the same one until none came for ten
-        minutes. `topic:a.b`: every agent that listens to it, but the sender. `*`: every connected agent but the sender and
-        ephemeral ones; such a message is transient whatever is said. Nobody there: NO_PROVIDER.
+        minutes. `topic:a.b`: every agent that listens to it, the sender too if it does. `*`: every connected agent but the
+        sender and ephemeral ones; such a message is transient whatever is said. Nobody there: NO_PROVIDER.
         """
 
     @_builtins.property

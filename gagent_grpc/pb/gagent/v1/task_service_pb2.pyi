@@ -73,70 +73,6 @@ TASK_STATE_EXPIRED: TaskState.ValueType  # 9
 """Its deadline passed."""
 Global___TaskState: _TypeAlias = TaskState  # noqa: Y015
 
-class _ExecutorLostPolicy:
-    ValueType = _typing.NewType("ValueType", _builtins.int)
-    V: _TypeAlias = ValueType  # noqa: Y015
-
-class _ExecutorLostPolicyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ExecutorLostPolicy.ValueType], _builtins.type):
-    DESCRIPTOR: _descriptor.EnumDescriptor
-    EXECUTOR_LOST_POLICY_UNSPECIFIED: _ExecutorLostPolicy.ValueType  # 0
-    """Unset, which means FAIL."""
-    EXECUTOR_LOST_POLICY_FAIL: _ExecutorLostPolicy.ValueType  # 1
-    """The task fails, with the reason `executor lost`."""
-    EXECUTOR_LOST_POLICY_REDELIVER: _ExecutorLostPolicy.ValueType  # 2
-    """It is handed over again, up to `max_attempts` times in all, with the last checkpoint."""
-
-class ExecutorLostPolicy(_ExecutorLostPolicy, metaclass=_ExecutorLostPolicyEnumTypeWrapper):
-    """What becomes of a task whose executor is lost: its lease ends, or its name is freed."""
-
-EXECUTOR_LOST_POLICY_UNSPECIFIED: ExecutorLostPolicy.ValueType  # 0
-"""Unset, which means FAIL."""
-EXECUTOR_LOST_POLICY_FAIL: ExecutorLostPolicy.ValueType  # 1
-"""The task fails, with the reason `executor lost`."""
-EXECUTOR_LOST_POLICY_REDELIVER: ExecutorLostPolicy.ValueType  # 2
-"""It is handed over again, up to `max_attempts` times in all, with the last checkpoint."""
-Global___ExecutorLostPolicy: _TypeAlias = ExecutorLostPolicy  # noqa: Y015
-
-@_typing.final
-class TaskAttachment(_message.Message):
-    """Something that belongs to a task and lies elsewhere. The bus carries it and never fetches it."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    NAME_FIELD_NUMBER: _builtins.int
-    MEDIA_TYPE_FIELD_NUMBER: _builtins.int
-    DIGEST_FIELD_NUMBER: _builtins.int
-    URI_FIELD_NUMBER: _builtins.int
-    SIZE_BYTES_FIELD_NUMBER: _builtins.int
-    name: _builtins.str
-    """Name, for people. Empty: none."""
-    media_type: _builtins.str
-    """Media type, such as `text/csv`; mandatory."""
-    digest: _builtins.str
-    """Digest, as `sha256:HEX`. Empty: not known."""
-    uri: _builtins.str
-    """Where it is; mandatory."""
-    size_bytes: _builtins.int
-    """Size in bytes. Unset: not known."""
-    def __init__(
-        self,
-        *,
-        name: _builtins.str = ...,
-        media_type: _builtins.str = ...,
-        digest: _builtins.str = ...,
-        uri: _builtins.str = ...,
-        size_bytes: _builtins.int | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_size_bytes", b"_size_bytes", "size_bytes", b"size_bytes"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_size_bytes", b"_size_bytes", "digest", b"digest", "media_type", b"media_type", "name", b"name", "size_bytes", b"size_bytes", "uri", b"uri"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__size_bytes: _TypeAlias = _typing.Literal["size_bytes"]  # noqa: Y015
-    _WhichOneofArgType__size_bytes: _TypeAlias = _typing.Literal["_size_bytes", b"_size_bytes"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__size_bytes) -> _WhichOneofReturnType__size_bytes | None: ...
-
-Global___TaskAttachment: _TypeAlias = TaskAttachment  # noqa: Y015
-
 @_typing.final
 class TaskAttempt(_message.Message):
     """One attempt at a task."""
@@ -148,12 +84,15 @@ class TaskAttempt(_message.Message):
     BEGAN_AT_FIELD_NUMBER: _builtins.int
     ENDED_AT_FIELD_NUMBER: _builtins.int
     OUTCOME_FIELD_NUMBER: _builtins.int
+    RELEASED_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     """1, 2, 3 ..."""
     executor: _builtins.str
     """Who worked on it, as `name@platform`."""
     outcome: _builtins.str
     """How it ended, in words, such as `completed` or `executor lost`. Empty: it is in force."""
+    released: _builtins.bool
+    """Its executor gave it back, and it does not count as one of `max_attempts`."""
     @_builtins.property
     def began_at(self) -> _timestamp_pb2.Timestamp:
         """When it was accepted. Unset: nobody accepted it."""
@@ -170,10 +109,11 @@ class TaskAttempt(_message.Message):
         began_at: _timestamp_pb2.Timestamp | None = ...,
         ended_at: _timestamp_pb2.Timestamp | None = ...,
         outcome: _builtins.str = ...,
+        released: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["began_at", b"began_at", "ended_at", b"ended_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["began_at", b"began_at", "ended_at", b"ended_at", "executor", b"executor", "number", b"number", "outcome", b"outcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["began_at", b"began_at", "ended_at", b"ended_at", "executor", b"executor", "number", b"number", "outcome", b"outcome", "released", b"released"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -246,8 +186,8 @@ class DelegatedTask(_message.Message):
     cancel_requested: _builtins.bool
     """The delegator asked to cancel it."""
     max_attempts: _builtins.int
-    """Most attempts."""
-    on_executor_lost: Global___ExecutorLostPolicy.ValueType
+    """Most attempts, those that were given back not counted."""
+    on_executor_lost: _acp_pb2.ExecutorLostPolicy.ValueType
     """What happens when an executor is lost."""
     parent_delegator: _builtins.str
     """Delegator and id of the task that it came of. Empty: none."""
@@ -280,7 +220,7 @@ class DelegatedTask(_message.Message):
         """When it expires. Unset: never."""
 
     @_builtins.property
-    def attachments(self) -> _containers.RepeatedCompositeFieldContainer[Global___TaskAttachment]:
+    def attachments(self) -> _containers.RepeatedCompositeFieldContainer[_acp_pb2.TaskAttachment]:
         """What belongs to it."""
 
     @_builtins.property
@@ -307,7 +247,7 @@ class DelegatedTask(_message.Message):
         cancel_requested: _builtins.bool = ...,
         attempts: _abc.Iterable[Global___TaskAttempt] | None = ...,
         max_attempts: _builtins.int = ...,
-        on_executor_lost: Global___ExecutorLostPolicy.ValueType = ...,
+        on_executor_lost: _acp_pb2.ExecutorLostPolicy.ValueType = ...,
         created_at: _timestamp_pb2.Timestamp | None = ...,
         updated_at: _timestamp_pb2.Timestamp | None = ...,
         deadline: _timestamp_pb2.Timestamp | None = ...,
@@ -316,7 +256,7 @@ class DelegatedTask(_message.Message):
         root_delegator: _builtins.str = ...,
         root_task_id: _builtins.str = ...,
         depth: _builtins.int = ...,
-        attachments: _abc.Iterable[Global___TaskAttachment] | None = ...,
+        attachments: _abc.Iterable[_acp_pb2.TaskAttachment] | None = ...,
         priority: _acp_pb2.Priority.ValueType = ...,
         last_event: _builtins.int = ...,
         forgotten_at: _timestamp_pb2.Timestamp | None = ...,
@@ -372,7 +312,7 @@ class DelegateTaskRequest(_message.Message):
     """Arguments as one JSON object in UTF-8 text. Empty: none."""
     callback_url: _builtins.str
     """Carried unchanged and never fetched by the bus. Unset: none."""
-    on_executor_lost: Global___ExecutorLostPolicy.ValueType
+    on_executor_lost: _acp_pb2.ExecutorLostPolicy.ValueType
     """What happens when an executor is lost. Unset: FAIL."""
     max_attempts: _builtins.int
     """Most attempts, 1 to 100. 0: 1 with FAIL, 3 with REDELIVER."""
@@ -387,7 +327,7 @@ class DelegateTaskRequest(_message.Message):
         """When it expires. Unset: never, or with its parent; never later than that."""
 
     @_builtins.property
-    def attachments(self) -> _containers.RepeatedCompositeFieldContainer[Global___TaskAttachment]:
+    def attachments(self) -> _containers.RepeatedCompositeFieldContainer[_acp_pb2.TaskAttachment]:
         """What belongs to it, at most 100 and 64 KiB of texts."""
 
     def __init__(
@@ -399,11 +339,11 @@ class DelegateTaskRequest(_message.Message):
         parameters_json: _builtins.str = ...,
         callback_url: _builtins.str | None = ...,
         deadline: _timestamp_pb2.Timestamp | None = ...,
-        on_executor_lost: Global___ExecutorLostPolicy.ValueType = ...,
+        on_executor_lost: _acp_pb2.ExecutorLostPolicy.ValueType = ...,
         max_attempts: _builtins.int = ...,
         parent_delegator: _builtins.str = ...,
         parent_task_id: _builtins.str = ...,
-        attachments: _abc.Iterable[Global___TaskAttachment] | None = ...,
+        attachments: _abc.Iterable[_acp_pb2.TaskAttachment] | None = ...,
         priority: _acp_pb2.Priority.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_callback_url", b"_callback_url", "callback_url", b"callback_url", "deadline", b"deadline"]  # noqa: Y015
@@ -1078,7 +1018,7 @@ class ReportTaskRequest(_message.Message):
 
     @_builtins.property
     def output(self) -> _containers.RepeatedCompositeFieldContainer[Global___TaskOutput]:
-        """Parts of what comes out."""
+        """Parts of what comes out, at most 1,000."""
 
     def __init__(
         self,
@@ -1262,3 +1202,65 @@ class FailTaskResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FailTaskResponse: _TypeAlias = FailTaskResponse  # noqa: Y015
+
+@_typing.final
+class ReleaseTaskRequest(_message.Message):
+    """Gives an attempt back."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DELEGATOR_FIELD_NUMBER: _builtins.int
+    TASK_ID_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    LEAVING_FIELD_NUMBER: _builtins.int
+    delegator: _builtins.str
+    """Delegator of the task."""
+    task_id: _builtins.str
+    """Id of the task."""
+    attempt: _builtins.int
+    """The attempt. 0: the one that is due and was not accepted."""
+    reason: _builtins.str
+    """Why, in words. Empty: not said."""
+    leaving: _builtins.bool
+    """The executor is about to end its session: the task does not come to it again before the next one."""
+    def __init__(
+        self,
+        *,
+        delegator: _builtins.str = ...,
+        task_id: _builtins.str = ...,
+        attempt: _builtins.int = ...,
+        reason: _builtins.str = ...,
+        leaving: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "delegator", b"delegator", "leaving", b"leaving", "reason", b"reason", "task_id", b"task_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReleaseTaskRequest: _TypeAlias = ReleaseTaskRequest  # noqa: Y015
+
+@_typing.final
+class ReleaseTaskResponse(_message.Message):
+    """The attempt is over."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TASK_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def task(self) -> Global___DelegatedTask:
+        """The task."""
+
+    def __init__(
+        self,
+        *,
+        task: Global___DelegatedTask | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["task", b"task"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["task", b"task"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReleaseTaskResponse: _TypeAlias = ReleaseTaskResponse  # noqa: Y015

@@ -101,6 +101,11 @@ class TaskServiceStub(object):
                 request_serializer=gagent_dot_v1_dot_task__service__pb2.FailTaskRequest.SerializeToString,
                 response_deserializer=gagent_dot_v1_dot_task__service__pb2.FailTaskResponse.FromString,
                 _registered_method=True)
+        self.ReleaseTask = channel.unary_unary(
+                '/gagent.v1.TaskService/ReleaseTask',
+                request_serializer=gagent_dot_v1_dot_task__service__pb2.ReleaseTaskRequest.SerializeToString,
+                response_deserializer=gagent_dot_v1_dot_task__service__pb2.ReleaseTaskResponse.FromString,
+                _registered_method=True)
 
 
 class TaskServiceServicer(object):
@@ -144,7 +149,8 @@ class TaskServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def AnswerTask(self, request, context):
-        """Gives the input that an executor asked for; FAILED_PRECONDITION when none is asked for.
+        """Gives the input that an executor asked for; FAILED_PRECONDITION when none is asked for. RESOURCE_EXHAUSTED, here as for
+        signals, when the executor hears of it by messages and its mailbox is full.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -207,6 +213,17 @@ class TaskServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReleaseTask(self, request, context):
+        """For executors. Gives an attempt back, accepted or not: the task is handed over again at once, whatever its policy says of
+        lost executors, with its last checkpoint. That of a role goes to another agent that serves it, where there is one; else
+        it comes to the same one again. The attempt ends as `released` and does not count as one of `max_attempts`; the 21st
+        that is given back does, and the task fails when there are no more. A task that is to be cancelled ends so. Again for the
+        same attempt is fine; FAILED_PRECONDITION for one that is not in force (TASK_ENDED, ATTEMPT_SUPERSEDED).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_TaskServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -264,6 +281,11 @@ def add_TaskServiceServicer_to_server(servicer, server):
                     servicer.FailTask,
                     request_deserializer=gagent_dot_v1_dot_task__service__pb2.FailTaskRequest.FromString,
                     response_serializer=gagent_dot_v1_dot_task__service__pb2.FailTaskResponse.SerializeToString,
+            ),
+            'ReleaseTask': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReleaseTask,
+                    request_deserializer=gagent_dot_v1_dot_task__service__pb2.ReleaseTaskRequest.FromString,
+                    response_serializer=gagent_dot_v1_dot_task__service__pb2.ReleaseTaskResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -575,6 +597,33 @@ class TaskService(object):
             '/gagent.v1.TaskService/FailTask',
             gagent_dot_v1_dot_task__service__pb2.FailTaskRequest.SerializeToString,
             gagent_dot_v1_dot_task__service__pb2.FailTaskResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReleaseTask(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gagent.v1.TaskService/ReleaseTask',
+            gagent_dot_v1_dot_task__service__pb2.ReleaseTaskRequest.SerializeToString,
+            gagent_dot_v1_dot_task__service__pb2.ReleaseTaskResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -57,7 +57,9 @@ class TaskServiceStub:
     ListTasks: _grpc.UnaryUnaryMultiCallable[_task_service_pb2.ListTasksRequest, _task_service_pb2.ListTasksResponse]
     """Returns tasks, newest first. Those that the caller may not see are left out."""
     AnswerTask: _grpc.UnaryUnaryMultiCallable[_task_service_pb2.AnswerTaskRequest, _task_service_pb2.AnswerTaskResponse]
-    """Gives the input that an executor asked for; FAILED_PRECONDITION when none is asked for."""
+    """Gives the input that an executor asked for; FAILED_PRECONDITION when none is asked for. RESOURCE_EXHAUSTED, here as for
+    signals, when the executor hears of it by messages and its mailbox is full.
+    """
     SignalTask: _grpc.UnaryUnaryMultiCallable[_task_service_pb2.SignalTaskRequest, _task_service_pb2.SignalTaskResponse]
     """Tells the executor something, in words of delegator and executor; FAILED_PRECONDITION when the task has ended."""
     CancelTask: _grpc.UnaryUnaryMultiCallable[_task_service_pb2.CancelTaskRequest, _task_service_pb2.CancelTaskResponse]
@@ -85,6 +87,13 @@ class TaskServiceStub:
     """
     FailTask: _grpc.UnaryUnaryMultiCallable[_task_service_pb2.FailTaskRequest, _task_service_pb2.FailTaskResponse]
     """For executors. Ends the task without a result: rejected before work began, failed, or cancelled as was asked for."""
+    ReleaseTask: _grpc.UnaryUnaryMultiCallable[_task_service_pb2.ReleaseTaskRequest, _task_service_pb2.ReleaseTaskResponse]
+    """For executors. Gives an attempt back, accepted or not: the task is handed over again at once, whatever its policy says of
+    lost executors, with its last checkpoint. That of a role goes to another agent that serves it, where there is one; else
+    it comes to the same one again. The attempt ends as `released` and does not count as one of `max_attempts`; the 21st
+    that is given back does, and the task fails when there are no more. A task that is to be cancelled ends so. Again for the
+    same attempt is fine; FAILED_PRECONDITION for one that is not in force (TASK_ENDED, ATTEMPT_SUPERSEDED).
+    """
 
 @_typing.type_check_only
 class TaskServiceAsyncStub(TaskServiceStub):
@@ -115,7 +124,9 @@ class TaskServiceAsyncStub(TaskServiceStub):
     ListTasks: _aio.UnaryUnaryMultiCallable[_task_service_pb2.ListTasksRequest, _task_service_pb2.ListTasksResponse]  # type: ignore[assignment]
     """Returns tasks, newest first. Those that the caller may not see are left out."""
     AnswerTask: _aio.UnaryUnaryMultiCallable[_task_service_pb2.AnswerTaskRequest, _task_service_pb2.AnswerTaskResponse]  # type: ignore[assignment]
-    """Gives the input that an executor asked for; FAILED_PRECONDITION when none is asked for."""
+    """Gives the input that an executor asked for; FAILED_PRECONDITION when none is asked for. RESOURCE_EXHAUSTED, here as for
+    signals, when the executor hears of it by messages and its mailbox is full.
+    """
     SignalTask: _aio.UnaryUnaryMultiCallable[_task_service_pb2.SignalTaskRequest, _task_service_pb2.SignalTaskResponse]  # type: ignore[assignment]
     """Tells the executor something, in words of delegator and executor; FAILED_PRECONDITION when the task has ended."""
     CancelTask: _aio.UnaryUnaryMultiCallable[_task_service_pb2.CancelTaskRequest, _task_service_pb2.CancelTaskResponse]  # type: ignore[assignment]
@@ -143,6 +154,13 @@ class TaskServiceAsyncStub(TaskServiceStub):
     """
     FailTask: _aio.UnaryUnaryMultiCallable[_task_service_pb2.FailTaskRequest, _task_service_pb2.FailTaskResponse]  # type: ignore[assignment]
     """For executors. Ends the task without a result: rejected before work began, failed, or cancelled as was asked for."""
+    ReleaseTask: _aio.UnaryUnaryMultiCallable[_task_service_pb2.ReleaseTaskRequest, _task_service_pb2.ReleaseTaskResponse]  # type: ignore[assignment]
+    """For executors. Gives an attempt back, accepted or not: the task is handed over again at once, whatever its policy says of
+    lost executors, with its last checkpoint. That of a role goes to another agent that serves it, where there is one; else
+    it comes to the same one again. The attempt ends as `released` and does not count as one of `max_attempts`; the 21st
+    that is given back does, and the task fails when there are no more. A task that is to be cancelled ends so. Again for the
+    same attempt is fine; FAILED_PRECONDITION for one that is not in force (TASK_ENDED, ATTEMPT_SUPERSEDED).
+    """
 
 class TaskServiceServicer(metaclass=_abc_1.ABCMeta):
     """Delegates tasks and follows them; and, for those who work on them, takes what they have to say. A task is named by its
@@ -194,7 +212,9 @@ class TaskServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _task_service_pb2.AnswerTaskRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_task_service_pb2.AnswerTaskResponse, _abc.Awaitable[_task_service_pb2.AnswerTaskResponse]]:
-        """Gives the input that an executor asked for; FAILED_PRECONDITION when none is asked for."""
+        """Gives the input that an executor asked for; FAILED_PRECONDITION when none is asked for. RESOURCE_EXHAUSTED, here as for
+        signals, when the executor hears of it by messages and its mailbox is full.
+        """
 
     @_abc_1.abstractmethod
     def SignalTask(
@@ -264,5 +284,18 @@ class TaskServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_task_service_pb2.FailTaskResponse, _abc.Awaitable[_task_service_pb2.FailTaskResponse]]:
         """For executors. Ends the task without a result: rejected before work began, failed, or cancelled as was asked for."""
+
+    @_abc_1.abstractmethod
+    def ReleaseTask(
+        self,
+        request: _task_service_pb2.ReleaseTaskRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_task_service_pb2.ReleaseTaskResponse, _abc.Awaitable[_task_service_pb2.ReleaseTaskResponse]]:
+        """For executors. Gives an attempt back, accepted or not: the task is handed over again at once, whatever its policy says of
+        lost executors, with its last checkpoint. That of a role goes to another agent that serves it, where there is one; else
+        it comes to the same one again. The attempt ends as `released` and does not count as one of `max_attempts`; the 21st
+        that is given back does, and the task fails when there are no more. A task that is to be cancelled ends so. Again for the
+        same attempt is fine; FAILED_PRECONDITION for one that is not in force (TASK_ENDED, ATTEMPT_SUPERSEDED).
+        """
 
 def add_TaskServiceServicer_to_server(servicer: TaskServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -1,0 +1,1 @@
+"""Who callers are and what they may do: credentials and their rights. Knows no transport."""
