@@ -12,6 +12,7 @@ from gagent_grpc.acl.aid import AgentIdentifier
 from gagent_grpc.acl.message import ACLMessage
 from gagent_grpc.acl.performative import Performative
 from gagent_grpc.codec.acl import acl_to_proto
+from gagent_grpc.codec.varint import varint
 from gagent_grpc.pb.gagent.v1 import acl_pb2
 
 TRANSIENT_FIELD = b"\x38\x01"
@@ -27,13 +28,13 @@ _CONVERSATION_ID, _REPLY_WITH, _IN_REPLY_TO = b"\x5a", b"\x62", b"\x6a"
 _NAME = b"\x0a"
 """The same of `AgentIdentifier.name`."""
 _REMEMBERED = 1_024
-"""Lengths and names of which the encoding is kept: an agent mostly talks to the same few others."""
+"""Names of which the encoding is kept: an agent mostly talks to the same few others."""
 
 
 def id_field(message_id: str) -> bytes:
     """Return the encoded field `id` of a `BusMessage`."""
     raw = message_id.encode()
-    return _ID + _length(len(raw)) + raw
+    return _ID + varint(len(raw)) + raw
 
 
 def acl_field(message: ACLMessage) -> bytes:
@@ -47,7 +48,7 @@ def acl_field(message: ACLMessage) -> bytes:
         made = acl_pb2.AclMessage()
         acl_to_proto(message, made)
         body = made.SerializeToString()
-    return _ACL + _length(len(body)) + body
+    return _ACL + varint(len(body)) + body
 
 
 def _plain(message: ACLMessage) -> bytes | None:
@@ -64,26 +65,26 @@ def _plain(message: ACLMessage) -> bytes | None:
         for one in message.reply_to:
             parts += _REPLY_TO, _identifier(one)
         if isinstance(content, str):
-            parts += _TEXT, _length(len(raw := content.encode())), raw
+            parts += _TEXT, varint(len(raw := content.encode())), raw
         elif content is not None:
             if type(content) is not bytes:
                 return None
-            parts += _DATA, _length(len(content)), content
+            parts += _DATA, varint(len(content)), content
         # In a straight line, since a loop over the names costs every message more.
         if (value := message.language) is not None:
-            parts += _LANGUAGE, _length(len(raw := value.encode())), raw
+            parts += _LANGUAGE, varint(len(raw := value.encode())), raw
         if (value := message.encoding) is not None:
-            parts += _ENCODING, _length(len(raw := value.encode())), raw
+            parts += _ENCODING, varint(len(raw := value.encode())), raw
         if (value := message.ontology) is not None:
-            parts += _ONTOLOGY, _length(len(raw := value.encode())), raw
+            parts += _ONTOLOGY, varint(len(raw := value.encode())), raw
         if (value := message.protocol) is not None:
-            parts += _PROTOCOL, _length(len(raw := value.encode())), raw
+            parts += _PROTOCOL, varint(len(raw := value.encode())), raw
         if (value := message.conversation_id) is not None:
-            parts += _CONVERSATION_ID, _length(len(raw := value.encode())), raw
+            parts += _CONVERSATION_ID, varint(len(raw := value.encode())), raw
         if (value := message.reply_with) is not None:
-            parts += _REPLY_WITH, _length(len(raw := value.encode())), raw
+            parts += _REPLY_WITH, varint(len(raw := value.encode())), raw
         if (value := message.in_reply_to) is not None:
-            parts += _IN_REPLY_TO, _length(len(raw := value.encode())), raw
+            parts += _IN_REPLY_TO, varint(len(raw := value.encode())), raw
         return b"".join(parts)
     except (TypeError, ValueError, AttributeError):
         # A lone surrogate, or no text at all: protobuf finds it, too, and says where.
@@ -106,16 +107,5 @@ def _named(name: str) -> bytes:
     """Return an `AgentIdentifier` of a name alone, after its length."""
     raw = name.encode()
     # What is empty and need not be told from absent is not written.
-    made = _NAME + _length(len(raw)) + raw if raw else b""
-    return _length(len(made)) + made
-
-
-@lru_cache(maxsize=_REMEMBERED)
-def _length(size: int) -> bytes:
-    """Return a length as a varint."""
-    made = bytearray()
-    while size >= 0x80:
-        made.append(size & 0x7F | 0x80)
-        size >>= 7
-    made.append(size)
-    return bytes(made)
+    made = _NAME + varint(len(raw)) + raw if raw else b""
+    return varint(len(made)) + made
