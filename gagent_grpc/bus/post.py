@@ -455,9 +455,12 @@ class Post:
 
     # ---- out -------------------------------------------------------------------------------------------------------
 
-    def settled(self, record: AgentRecord, letters: Sequence[Letter], now: float | None = None) -> None:
-        """Letters left their mailbox for good: forget them in the store, remember their keys from ``now`` (Unix seconds) on."""
-        now = now or self._clock.time()
+    def settled(self, record: AgentRecord, letter: Letter, now: float | None = None) -> None:
+        """A letter left its mailbox for good: forget it in the store, remember its key from ``now`` (Unix seconds) on."""
+        self.settled_all(record, [letter], now or self._clock.time())
+
+    def settled_all(self, record: AgentRecord, letters: Sequence[Letter], now: float) -> None:
+        """As `settled`, for many."""
         name, durable, remember = record.name, self._durable, self._dedupe.settled
         mail_bytes = 0
         for letter in letters:
@@ -517,7 +520,7 @@ class Post:
                 and self.tasks.given_up(record, letter, reason, why)
             )
             self._dead_letters.bury(record.name, letter, reason, why if error is None else error, now=now)
-            self.settled(record, [letter], now)
+            self.settled(record, letter, now)
             if not told:
                 self.fail(letter.envelope, letter.sender, record.aid, why)
 

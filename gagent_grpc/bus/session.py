@@ -253,9 +253,9 @@ class Session:
         post = self._post
         now = self._clock.time()
         if ack_through_tag:
-            post.settled(record, mailbox.settle_through(ack_through_tag), now)
+            post.settled_all(record, mailbox.settle_through(ack_through_tag), now)
         if acks:
-            post.settled(record, mailbox.settle_all(acks), now)
+            post.settled_all(record, mailbox.settle_all(acks), now)
         if nacks:
             self._nack(nacks)
         for sequence, reason in rejects:

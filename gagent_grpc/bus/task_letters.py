@@ -95,7 +95,7 @@ class TaskLetters:
         if found is not None:
             record, letter = found
             record.mailbox.withdraw(letter.sequence)
-            self._post.settled(record, [letter])
+            self._post.settled(record, letter)
 
     # ---- to the delegator ------------------------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ class Received(LazyACLMessage):
         self, delivery: bus_service_pb2.Delivery, sender: AgentIdentifier, acl: acl_pb2.AclMessage | None = None
     ) -> None:
         """Make the view of a delivery; ``acl`` is the message in it, where the caller has it at hand."""
-        super().__init__(delivery.message.acl if acl is None else acl)
+        self._read_first(delivery.message.acl if acl is None else acl)
         self._delivery = delivery
         self.sender = sender
 
