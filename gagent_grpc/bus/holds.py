@@ -12,8 +12,7 @@ _MAX_HOLDS = 10_000
 
 
 class Holds:
-    """The holds of one session, or of one call. Empty for nearly every sender, so that it is looked whether anybody is
-    `waiting` first."""
+    """The holds of one session, or of one call; empty for nearly every sender, so that one looks into `waiting` first."""
 
     __slots__ = ("waiting",)
 

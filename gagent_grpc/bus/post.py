@@ -415,7 +415,9 @@ class Post:
             else:
                 self._not_kept(one, Outcome.MAILBOX_FULL, f"not stored: {commit.error}", 1.0)
             return
-        if one.origin.holds.waiting and (blocker := one.origin.holds.blocker(self.local(one.receiver), letter.envelope)):
+        if one.origin.holds.waiting and (
+            blocker := one.origin.holds.blocker(self.local(one.receiver), letter.envelope)
+        ):
             # An earlier one was not stored, in a commit before this: to keep the order this one has to go as well.
             self._store.settle(one.record.name, letter.sequence, None)
             refusal = held(one.number, one.receiver, blocker)
