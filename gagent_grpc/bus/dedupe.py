@@ -33,7 +33,7 @@ class Dedupe:
     def find(self, key: Key) -> bytes | None:
         """Return the body hash under which ``key`` was accepted; None when it was not, or is forgotten."""
         known = self._known.get(key)
-        return known[0] if isinstance(known, tuple) else known
+        return known if known is None or isinstance(known, bytes) else known[0]
 
     def accepted(self, key: Key, digest: bytes) -> None:
         """Remember an accepted message for as long as it is kept."""

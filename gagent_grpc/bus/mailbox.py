@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
 from gagent_grpc.bus.queue import FairQueue
 from gagent_grpc.envelope import Envelope, Priority
@@ -45,7 +45,14 @@ class Letter:
     )
 
     def __init__(
-        self, sequence: int, envelope: Envelope, sender: str, message_id: str, via: str, accepted_at: float
+        self,
+        sequence: int,
+        envelope: Envelope,
+        sender: str,
+        message_id: str,
+        via: str,
+        accepted_at: float,
+        account: Account | None = None,
     ) -> None:
         self.sequence = sequence
         self.envelope = envelope
@@ -57,7 +64,7 @@ class Letter:
         """Address that led here when it was not the receiver's own."""
         self.accepted_at = accepted_at
         """Unix seconds."""
-        self.account: Account | None = None
+        self.account = account
         """What its sender has in the mailbox; None for a notice of the platform."""
         self.attempt = 0
         """Deliveries so far."""
@@ -175,13 +182,22 @@ class Mailbox:
         An empty mailbox takes any size. Beside the bounds there is a sixteenth more for senders who have little in it:
         whoever filled it does not keep the others out.
         """
+        account = self._accounts.get(sender)
+        messages, total = self.messages, self.bytes + size
         if (
-            (self.messages >= self.max_messages or self.bytes + size > self.max_bytes)
-            and self.messages
-            and not self._has_room_for_others(size, self._accounts.get(sender))
+            (messages >= self.max_messages or total > self.max_bytes)
+            and messages
+            and not self._has_room_for_others(size, account)
         ):
             return None
-        return self.reserve_over(size, sender)
+        # As `reserve_over`, without another call for every message.
+        if account is None:
+            account = self._accounts[sender] = Account(sender)
+        account.messages += 1
+        account.bytes += size
+        self.messages = messages + 1
+        self.bytes = total
+        return account
 
     def _has_room_for_others(self, size: int, account: Account | None) -> bool:
         """Whether a message over the bounds fits what is kept for senders with little in the mailbox."""
@@ -232,6 +248,28 @@ class Mailbox:
         if not account.messages:
             del self._accounts[account.sender]
 
+    def _release_all(self, letters: Sequence[Letter]) -> None:
+        """As `release`, of many: nearly all of them are of one sender, so that its account is written once."""
+        accounts: dict[Account | None, list[Letter]] = {}
+        for letter in letters:
+            of_one = accounts.get(letter.account)
+            if of_one is None:
+                accounts[letter.account] = [letter]
+            else:
+                of_one.append(letter)
+        for account, of_one in accounts.items():
+            count, size = len(of_one), sum([len(letter.envelope.payload) for letter in of_one])
+            if account is None:
+                self.reserve_messages -= count
+                self.reserve_bytes -= size
+                continue
+            self.messages -= count
+            self.bytes -= size
+            account.bytes -= size
+            account.messages -= count
+            if not account.messages:
+                del self._accounts[account.sender]
+
     def take_sequence(self) -> int:
         """Return the next sequence of this mailbox; it is never used again."""
         sequence = self.next_sequence
@@ -240,8 +278,9 @@ class Mailbox:
 
     def put(self, letter: Letter) -> None:
         """Add a letter for which room is reserved."""
-        self._queues[4 - letter.envelope.priority].append(letter)
-        if letter.envelope.expires_at:
+        envelope = letter.envelope
+        self._queues[4 - envelope.priority].append(letter)
+        if envelope.expires_at:
             self._note_expiry(letter)
 
     # ---- delivering ------------------------------------------------------------------------------------------------
@@ -354,6 +393,25 @@ class Mailbox:
         self.release(letter)
         return letter
 
+    def settle_all(self, sequences: Iterable[int]) -> list[Letter]:
+        """Settle many letters; return those that were there."""
+        settled: list[Letter] = []
+        in_flight = self._in_flight
+        size = 0
+        for sequence in sequences:
+            letter = in_flight.pop(sequence, None)
+            if letter is not None:
+                size += len(letter.envelope.payload)
+                letter.tag = 0
+            else:
+                letter = self._leave_returned(sequence)
+                if letter is None:
+                    continue
+            settled.append(letter)
+        self._in_flight_bytes -= size
+        self._release_all(settled)
+        return settled
+
     def withdraw(self, sequence: int) -> Letter | None:
         """Remove an unsettled letter wherever it is and free its room; None when it is unknown or settled."""
         return self.withdraw_all({sequence}).get(sequence)
@@ -391,7 +449,7 @@ class Mailbox:
                 settled.append(letter)
         for letter in settled:
             self._leave_flight(letter.sequence)
-            self.release(letter)
+        self._release_all(settled)
         return settled
 
     def nack(self, nacks: Mapping[int, float]) -> list[Letter]:

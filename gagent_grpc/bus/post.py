@@ -100,6 +100,7 @@ class Post:
         self._codec = codec
         self._clock = clock
         self._limits = limits
+        self._max_mail_bytes = limits.total_mail_bytes
         self._dedupe = dedupe
         self._dead_letters = dead_letters
         self._durable = store.durable
@@ -152,7 +153,7 @@ class Post:
 
     def has_room(self, size: int) -> bool:
         """Return whether all mailboxes together take ``size`` bytes more."""
-        return self._mail_bytes + size + LETTER_COST <= self._limits.total_mail_bytes
+        return self._mail_bytes + size + LETTER_COST <= self._max_mail_bytes
 
     def cannot_store(self, envelope: Envelope) -> str:
         """Say why a message cannot be made as durable as it should be; "" when it can."""
@@ -212,8 +213,9 @@ class Post:
         """
         key = None
         # Nobody in particular is many senders, and their ids are not unique among them.
-        if envelope.id and origin.aid != ANONYMOUS:
-            key = (origin.aid, envelope.id, addressed(record.name, via) if via else record.name)
+        sender = origin.aid
+        if envelope.id and sender != ANONYMOUS:
+            key = (sender, envelope.id, addressed(record.name, via) if via else record.name)
             written = self._being_written.get(key) if self._being_written else None
             if written is not None and self._ams.find(written.record.aid) is not written.record:
                 # Written for an agent that is gone.
@@ -232,8 +234,8 @@ class Post:
                 self.refuse(origin, Receipt(number, receiver, Outcome.DUPLICATE, REPEATED), envelope)
                 return
         debt = None
-        if origin.aid in self.debts.accounts:
-            debt = self.debts.find(origin.aid, record.aid, envelope)
+        if sender in self.debts.accounts:
+            debt = self.debts.find(sender, record.aid, envelope)
             if debt is not None and debt.closed_at is not None:
                 self.refuse(origin, _late(number, receiver, now - debt.closed_at), envelope)
                 return
@@ -242,31 +244,32 @@ class Post:
             return
         step = None
         if envelope.conversation_id or envelope.hops:
-            step = self._look(envelope, origin.aid, record.aid, now, via)
+            step = self._look(envelope, sender, record.aid, now, via)
             if step is not None and step.refusal:
                 self.moderator.refuse(step, receiver, envelope, origin, number)
                 return
         mailbox = record.mailbox
         size = len(envelope.payload)
         cost = size + LETTER_COST
-        if self._mail_bytes + cost > self._limits.total_mail_bytes:
-            detail = f"all mailboxes together hold {self._mail_bytes:,} bytes, the limit is {self._limits.total_mail_bytes:,}"
+        if self._mail_bytes + cost > self._max_mail_bytes:
+            detail = f"all mailboxes together hold {self._mail_bytes:,} bytes, the limit is {self._max_mail_bytes:,}"
             self.refuse(origin, Receipt(number, receiver, Outcome.MAILBOX_FULL, detail, 0.1), envelope)
             return
-        account = mailbox.reserve(size, origin.aid)
+        account = mailbox.reserve(size, sender)
         if account is None:
             detail = f"{mailbox.messages:,} messages, {mailbox.bytes:,} bytes unsettled"
             self.refuse(origin, Receipt(number, receiver, Outcome.MAILBOX_FULL, detail, 0.1), envelope)
             return
         self._mail_bytes += cost
-        flag = "" if step is None else self.moderator.monitor.take(step, now)
-        if step is not None and flag and not self.moderator.allows(flag, step, receiver, envelope, origin, number):
-            letter = Letter(0, envelope, origin.aid, "", via, now)
-            letter.account = account
-            mailbox.release(letter)
-            self._uncount(letter)
-            return
-        if origin.holds:
+        flag = ""
+        if step is not None:
+            flag = self.moderator.monitor.take(step, now)
+            if flag and not self.moderator.allows(flag, step, receiver, envelope, origin, number):
+                letter = Letter(0, envelope, sender, "", via, now, account)
+                mailbox.release(letter)
+                self._uncount(letter)
+                return
+        if origin.holds.waiting:
             origin.holds.taken(self.local(receiver), envelope)
         self.deliver(record, account, envelope, origin, number, receiver, key, now, debt=debt, via=via, flag=flag)
 
@@ -300,50 +303,66 @@ class Post:
         """
         sequence = record.mailbox.take_sequence()
         message_id = envelope.id or message_id or f"{self._run}-{next(self._given_ids)}"
-        letter = Letter(sequence, envelope, origin.aid, message_id, via, now)
-        letter.account = account
+        letter = Letter(sequence, envelope, origin.aid, message_id, via, now, account)
         if flag and self.traffic.watched:
             self.traffic.flag(letter, flag)
         if dead is not None:
             letter.message_id, letter.via = dead.message_id, dead.via
             letter.redelivered = True
-        durable = self._durable and not envelope.transient and not self.store_failure
-        if self._durable and sequence >= record.sequences_written:
-            # Before the letter, so that no crash makes the mailbox use a number again.
-            record.sequences_written = sequence + SEQUENCES_WRITTEN_AHEAD
-            self._store.put_agent(record.stored())
-        if durable:
-            stored = StoredMessage(
-                record.name,
-                sequence,
-                origin.aid,
-                letter.message_id,
-                envelope.id if origin.aid != ANONYMOUS else "",
-                envelope.digest,
-                letter.via,
-                now,
-                0,
-                envelope.payload,
-                dead.number if dead is not None else 0,
-            )
-            try:
-                position = self._store.accept(stored)
-            except InvalidArgument as error:
-                record.mailbox.release(letter)
-                self._uncount(letter)
-                self._not_taken(record, letter)
-                self.refuse(origin, Receipt(number, receiver, Outcome.INVALID, str(error), field=error.field), envelope)
+        if self._durable:
+            if sequence >= record.sequences_written:
+                # Before the letter, so that no crash makes the mailbox use a number again.
+                record.sequences_written = sequence + SEQUENCES_WRITTEN_AHEAD
+                self._store.put_agent(record.stored())
+            if not (envelope.transient or self.store_failure):
+                self._write(record, letter, origin, number, receiver, key, debt, dead)
                 return
-            writing = _Writing(position, record, letter, origin, number, receiver, key)
-            if debt is not None:
-                writing.debt, writing.debtor = debt, self._ams.find(debt.debtor)
-            self._writing.append(writing)
-            if key is not None and dead is None:
-                self._being_written[key] = writing
-            origin.expect(number)
-        else:
-            self._put(record, letter, key)
-            origin.accepted(number, receiver, waited=False, lazy=envelope.report == _LAZY)
+        self._put(record, letter, key)
+        origin.accepted(number, receiver, waited=False, lazy=envelope.report == _LAZY)
+        if debt is not None:
+            self.debts.pay(debt)
+
+    def _write(
+        self,
+        record: AgentRecord,
+        letter: Letter,
+        origin: Origin,
+        number: int,
+        receiver: str,
+        key: Key | None,
+        debt: Debt | None,
+        dead: StoredDeadLetter | None,
+    ) -> None:
+        """Have a letter made durable: it is put into the mailbox with its commit. Arguments as `deliver`."""
+        envelope = letter.envelope
+        stored = StoredMessage(
+            record.name,
+            letter.sequence,
+            origin.aid,
+            letter.message_id,
+            envelope.id if origin.aid != ANONYMOUS else "",
+            envelope.digest,
+            letter.via,
+            letter.accepted_at,
+            0,
+            envelope.payload,
+            dead.number if dead is not None else 0,
+        )
+        try:
+            position = self._store.accept(stored)
+        except InvalidArgument as error:
+            record.mailbox.release(letter)
+            self._uncount(letter)
+            self._not_taken(record, letter)
+            self.refuse(origin, Receipt(number, receiver, Outcome.INVALID, str(error), field=error.field), envelope)
+            return
+        writing = _Writing(position, record, letter, origin, number, receiver, key)
+        if debt is not None:
+            writing.debt, writing.debtor = debt, self._ams.find(debt.debtor)
+        self._writing.append(writing)
+        if key is not None and dead is None:
+            self._being_written[key] = writing
+        origin.expect(number)
         if debt is not None:
             self.debts.pay(debt)
 
@@ -356,8 +375,10 @@ class Post:
         if conversation_id := letter.envelope.conversation_id:
             self.participation.note(conversation_id, letter.sender, record.aid, letter.accepted_at, letter.via)
         record.mailbox.put(letter)
-        if record.session is not None:
-            record.session.wake()
+        session = record.session
+        if session is not None:
+            if not session.awake:
+                session.wake()
         elif letter.via.startswith(ROLE):
             # Its agent was lost while it was being written.
             self.stranded(record)
@@ -401,7 +422,9 @@ class Post:
             else:
                 self._not_kept(one, Outcome.MAILBOX_FULL, f"not stored: {commit.error}", 1.0)
             return
-        if one.origin.holds and (blocker := one.origin.holds.blocker(self.local(one.receiver), letter.envelope)):
+        if one.origin.holds.waiting and (
+            blocker := one.origin.holds.blocker(self.local(one.receiver), letter.envelope)
+        ):
             # An earlier one was not stored, in a commit before this: to keep the order this one has to go as well.
             self._store.settle(one.record.name, letter.sequence, None)
             refusal = held(one.number, one.receiver, blocker)
@@ -443,21 +466,30 @@ class Post:
 
     def settled(self, record: AgentRecord, letter: Letter, now: float | None = None) -> None:
         """A letter left its mailbox for good: forget it in the store, remember its key from ``now`` (Unix seconds) on."""
-        envelope = letter.envelope
-        stored_key = None
-        if letter.in_reserve:
-            # Nobody repeats a notice of the platform, so its key need not be remembered.
-            self._notice_bytes -= len(envelope.payload) + LETTER_COST
-        else:
-            self._mail_bytes -= len(envelope.payload) + LETTER_COST
-        if envelope.id and not letter.in_reserve and letter.sender != ANONYMOUS:
-            now = now or self._clock.time()
-            receiver = addressed(record.name, letter.via) if letter.via else record.name
-            self._dedupe.settled((letter.sender, envelope.id, receiver), envelope.digest, now)
-            if self._durable:
-                stored_key = StoredKey(letter.sender, envelope.id, receiver, envelope.digest, now)
-        if self._durable and not envelope.transient:
-            self._store.settle(record.name, letter.sequence, stored_key)
+        self.settled_all(record, [letter], now or self._clock.time())
+
+    def settled_all(self, record: AgentRecord, letters: Sequence[Letter], now: float) -> None:
+        """As `settled`, for many."""
+        name, durable, remember = record.name, self._durable, self._dedupe.settled
+        mail_bytes = 0
+        for letter in letters:
+            envelope, sender = letter.envelope, letter.sender
+            stored_key = None
+            cost = len(envelope.payload) + LETTER_COST
+            if letter.account is None:
+                # Nobody repeats a notice of the platform, so its key need not be remembered.
+                self._notice_bytes -= cost
+            else:
+                mail_bytes += cost
+                if envelope.id and sender != ANONYMOUS:
+                    receiver = addressed(name, letter.via) if letter.via else name
+                    digest = envelope.digest
+                    remember((sender, envelope.id, receiver), digest, now)
+                    if durable:
+                        stored_key = StoredKey(sender, envelope.id, receiver, digest, now)
+            if durable and not envelope.transient:
+                self._store.settle(name, letter.sequence, stored_key)
+        self._mail_bytes -= mail_bytes
 
     def moved_away(self, record: AgentRecord, letter: Letter) -> None:
         """A letter that was withdrawn is in another mailbox: what the store keeps of it here goes, its key does not."""
@@ -539,7 +571,7 @@ class Post:
             receipt.receiver = receipt.receiver[:_MAX_RECEIVER_CHARS]
         if len(receipt.detail) > _MAX_DETAIL_CHARS:
             receipt.detail = receipt.detail[:_MAX_DETAIL_CHARS]
-        if envelope is not None and (envelope.hold_order or origin.holds):
+        if envelope is not None and (envelope.hold_order or origin.holds.waiting):
             origin.holds.refused(self.local(receipt.receiver), envelope, receipt.outcome)
         if self.traffic.watched and not receipt.outcome.delivered:
             self.traffic.refused(origin.aid, receipt, envelope, flag)

@@ -55,6 +55,8 @@ class Router:
         self._codec = codec
         self._clock = clock
         self._limits = limits
+        self._max_message_bytes = limits.max_message_bytes
+        self._max_receivers = limits.max_receivers
         self._hints = hints
         self.tasks: Tasking | None = None
         """Looks through ACP messages, before they go their way."""
@@ -81,8 +83,8 @@ class Router:
         Returns:
             How many agents it was for; 1 for a message that is refused as a whole.
         """
-        if len(payload) > self._limits.max_message_bytes:
-            detail = f"the message has {len(payload):,} bytes encoded, the limit is {self._limits.max_message_bytes:,}"
+        if len(payload) > self._max_message_bytes:
+            detail = f"the message has {len(payload):,} bytes encoded, the limit is {self._max_message_bytes:,}"
             self._post.refuse(origin, Receipt(number, "", Outcome.TOO_LARGE, detail), None)
             return 1
         try:
@@ -96,18 +98,18 @@ class Router:
             self._post.refuse(origin, Receipt(number, "", Outcome.DENIED, detail, field="sender"), envelope)
             return 1
         receivers = envelope.to
-        if not 1 <= len(receivers) <= self._limits.max_receivers:
+        if now is None:
+            now = self._clock.time()
+        if len(receivers) == 1:
+            return self._submit_to(receivers[0], envelope, origin, number, now)
+        if not 1 <= len(receivers) <= self._max_receivers:
             detail = (
-                f"{len(receivers):,} receivers; expected at most {self._limits.max_receivers} in one message"
+                f"{len(receivers):,} receivers; expected at most {self._max_receivers} in one message"
                 if receivers
                 else "no receiver: neither `to` nor the body names one"
             )
             self._post.refuse(origin, Receipt(number, "", Outcome.INVALID, detail, field="to"), envelope)
             return 1
-        if now is None:
-            now = self._clock.time()
-        if len(receivers) == 1:
-            return self._submit_to(receivers[0], envelope, origin, number, now)
         # A name that stands twice, in either form, is one receiver.
         seen: set[str] = set()
         count = 0
@@ -124,7 +126,7 @@ class Router:
             detail = f"expires_at was {now - envelope.expires_at:.3f} s ago by the clock of the bus"
             self._post.refuse(origin, Receipt(number, receiver, Outcome.EXPIRED, detail, field="expires_at"), envelope)
             return 1
-        if origin.holds and (blocker := origin.holds.blocker(self._post.local(receiver), envelope)):
+        if origin.holds.waiting and (blocker := origin.holds.blocker(self._post.local(receiver), envelope)):
             self._post.refuse(origin, held(number, receiver, blocker), envelope)
             return 1
         if (

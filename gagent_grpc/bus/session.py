@@ -177,8 +177,8 @@ class Session:
         self._ended = False
         self._closing = False
         self._draining = False
-        self._awake = False
-        """`_wake` is set; asked for with each message, for which a call would be too dear."""
+        self.awake = False
+        """It looks for something to write anyway; asked with each message, for which a call of `wake` would be too dear."""
         self._wake = asyncio.Event()
         self._heard = asyncio.Event()
         self._receipted = asyncio.Event()
@@ -253,13 +253,9 @@ class Session:
         post = self._post
         now = self._clock.time()
         if ack_through_tag:
-            for letter in mailbox.settle_through(ack_through_tag):
-                post.settled(record, letter, now)
-        settle, settled = mailbox.settle, post.settled
-        for sequence in acks:
-            acked = settle(sequence)
-            if acked is not None:
-                settled(record, acked, now)
+            post.settled_all(record, mailbox.settle_through(ack_through_tag), now)
+        if acks:
+            post.settled_all(record, mailbox.settle_all(acks), now)
         if nacks:
             self._nack(nacks)
         for sequence, reason in rejects:
@@ -320,7 +316,8 @@ class Session:
             self._resolve(number)
         if not lazy or self._much_is_unsaid(number):
             self._receipts_due = True
-            self.wake()
+            if not self.awake:
+                self.wake()
 
     def _much_is_unsaid(self, number: int) -> bool:
         """Whether lazy receipts must go out now, since half of the client's send window waits for them."""
@@ -408,8 +405,8 @@ class Session:
 
     def wake(self) -> None:
         """Look again whether there is something to write."""
-        if not self._awake:
-            self._awake = True
+        if not self.awake:
+            self.awake = True
             self._wake.set()
 
     async def probe(self, timeout: float) -> bool:
@@ -464,7 +461,7 @@ class Session:
     async def outgoing(self) -> Outgoing | None:
         """Wait for something to write and return it; None once the session is over and all is written."""
         while True:
-            self._awake = False
+            self.awake = False
             self._wake.clear()
             out = self._collect()
             if out:

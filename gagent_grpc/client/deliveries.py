@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 
 from gagent_grpc.acl.aid import AgentIdentifier
-from gagent_grpc.client.lanes import Job, Lanes
+from gagent_grpc.client.lanes import Job, Lane, Lanes
 from gagent_grpc.client.letters import Letter, LetterBox
 from gagent_grpc.client.message import Received
 from gagent_grpc.client.questions import Questions
@@ -144,8 +144,12 @@ class Deliveries:
         """Take a batch as it came: answers to whoever waits for them, the rest to the handlers."""
         jobs: list[Job] = []
         asking = bool(self._questions)
+        # That of the delivery before, which mostly is of the same sender: a text that was looked up once is found sooner.
+        lane: Lane = ("", "", False)
         for delivery in batch.deliveries:
             sender = delivery.sender
+            if sender == lane[0]:
+                sender = lane[0]
             message = delivery.message
             key = (sender, message.id or delivery.id)
             sequence = delivery.sequence
@@ -164,7 +168,9 @@ class Deliveries:
                 # Not by way of the lanes: the handler that asked may hold the lane, or be the last that may run.
                 self._settle(key, sequence)
             else:
-                lane = (sender, acl.conversation_id, message.priority == _URGENT)
+                conversation_id, urgent = acl.conversation_id, message.priority == _URGENT
+                if conversation_id != lane[1] or urgent is not lane[2] or sender is not lane[0]:
+                    lane = (sender, conversation_id, urgent)
                 jobs.append(Job(delivery, acl, sequence, key, lane))
         if jobs:
             self.lanes.add(jobs)
@@ -198,14 +204,17 @@ class Deliveries:
         """Handle one delivery; return whether its lane may go on."""
         self._in_progress.add(job)
         try:
-            sender = self._identifier(job.key[0])
-            message = (
-                Received(job.delivery, sender, job.acl) if job.acl is not None else await self.handle_acp(job, sender)
-            )
-            if isinstance(message, Taken):
-                if message is Taken.HANDLED:
-                    self.handled(job)
-                return True
+            name, acl = job.key[0], job.acl
+            sender = self._aids.get(name) or self._identifier(name)
+            if acl is not None:
+                message = Received(job.delivery, sender, acl)
+            else:
+                found = await self.handle_acp(job, sender)
+                if isinstance(found, Taken):
+                    if found is Taken.HANDLED:
+                        self.handled(job)
+                    return True
+                message = found
             while self.claim is not None and (box := self.claim(message)) is not None:
                 # In hand until whoever takes it is done with it; the lane goes on, since he may wait for what is behind.
                 if await box.put(Letter(message, job)):

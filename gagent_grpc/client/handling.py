@@ -16,7 +16,7 @@ from gagent_grpc.acl.performative import EXPECTS_ANSWER, Performative
 from gagent_grpc.client.answers import Declined
 from gagent_grpc.client.handlers import Handlers
 from gagent_grpc.client.message import Received, answer_headers
-from gagent_grpc.client.running import CANCELLED, Running
+from gagent_grpc.client.running import CANCELLED, Running, may_be_cancelled
 from gagent_grpc.client.threads import Threads
 from gagent_grpc.envelope import Outcome
 from gagent_grpc.errors import DeliveryRefused, InvalidArgument, MessageTooLarge
@@ -56,10 +56,16 @@ class Handling:
             if self.otherwise is None or not await self.otherwise(message):
                 await self._not_for_anybody(message)
             return
-        answer = await self.call(found.handler, message, message, is_async=found.is_async)
+        if found.is_async and not may_be_cancelled(message.performative):
+            # At once: each call in between costs every message as much as choosing its handler.
+            answer = await cast("Awaitable[Any]", found.handler(message))
+        else:
+            answer = await self.call(found.handler, message, message, is_async=found.is_async)
+        if answer is None:
+            return
         if isinstance(answer, Declined):
             raise answer
-        if answer is not None and answer is not CANCELLED:
+        if answer is not CANCELLED:
             if message.performative in EXPECTS_ANSWER:
                 await self.answer(message, Performative.INFORM, answer)
             else:

@@ -223,7 +223,7 @@ class Lanes:
     async def _work(self) -> None:
         self._starting -= 1
         done = 0
-        urgent, ready, workers = self._urgent, self._ready, self._workers
+        run, urgent, ready, workers = self._run, self._urgent, self._ready, self._workers
         # The one worker more is for urgent work: when that is done, whichever is done first leaves.
         while urgent or (ready and len(workers) <= self._concurrency):
             done += 1
@@ -235,17 +235,19 @@ class Lanes:
             key = (urgent or ready).popleft()
             if urgent or ready:
                 self._start_worker()
-            job = self._lanes[key][0]
-            go_on = await self._run(job)
-            # Not kept from before: what waited in the lane may have been dropped meanwhile.
             lane = self._lanes[key]
-            if go_on:
+            while await run(lane[0]):
+                # Not kept from before: what waited in the lane may have been dropped meanwhile.
+                lane = self._lanes[key]
                 lane.popleft()
-                if lane:
+                if not lane:
+                    del self._lanes[key]
+                    break
+                if urgent or ready or not (done + 1) % _JOBS_IN_A_ROW or len(workers) > self._concurrency:
                     # To the end of the line, so that a busy lane does not keep the others waiting.
                     self._ready_of(key).append(key)
-                else:
-                    del self._lanes[key]
+                    break
+                done += 1
             else:
                 self._stopped.add(key)
         # Here and not only when the task is done, which is a turn of the loop later: what is added in between needs

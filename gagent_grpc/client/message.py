@@ -9,7 +9,8 @@ from datetime import UTC, datetime, timedelta
 from gagent_grpc.acl.aid import AgentIdentifier
 from gagent_grpc.acl.message import ACLMessage
 from gagent_grpc.client.ids import new_id
-from gagent_grpc.codec.acl import LazyACLMessage, acl_to_proto
+from gagent_grpc.codec.acl import LazyACLMessage
+from gagent_grpc.codec.plain import acl_field, id_field
 from gagent_grpc.codec.times import datetime_of, seconds_of
 from gagent_grpc.envelope import OnReceiverLost, Outcome, Priority, Report
 from gagent_grpc.pb.gagent.v1 import acl_pb2, bus_service_pb2
@@ -27,7 +28,7 @@ class Received(LazyACLMessage):
         self, delivery: bus_service_pb2.Delivery, sender: AgentIdentifier, acl: acl_pb2.AclMessage | None = None
     ) -> None:
         """Make the view of a delivery; ``acl`` is the message in it, where the caller has it at hand."""
-        super().__init__(delivery.message.acl if acl is None else acl)
+        self._read_first(delivery.message.acl if acl is None else acl)
         self._delivery = delivery
         self.sender = sender
 
@@ -88,7 +89,8 @@ def encoded(
     Raises:
         InvalidArgument: A parameter has a value that cannot travel.
     """
-    made = bus_service_pb2.BusMessage(id=message_id or new_id())
+    head = id_field(message_id or new_id())
+    made = bus_service_pb2.BusMessage()
     if priority is not Priority.NORMAL:
         made.priority = int(priority)  # type: ignore[assignment]  # [assignment]: same numbers by test.
     if transient:
@@ -101,9 +103,8 @@ def encoded(
         made.on_receiver_lost = int(on_receiver_lost)  # type: ignore[assignment]  # [assignment]: same numbers by test.
     if headers:
         made.headers.update(headers)
-    acl_to_proto(message, made.acl)
     made.to.extend(to)
-    return made.SerializeToString()
+    return head + made.SerializeToString() + acl_field(message)
 
 
 def answer_headers(original: ACLMessage) -> dict[str, str]:

@@ -7,13 +7,13 @@ receiver without room is tried again (`client.backlog`).
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 
 from gagent_grpc.acl.aid import AgentIdentifier
 from gagent_grpc.client.backlog import Backlog
+from gagent_grpc.client.batches import Batch
 from gagent_grpc.client.message import Receipt
 from gagent_grpc.client.pending import RESEND_FLAG, Entry, Nobody, RefusedEntry, Sending, name_of, narrowed
 from gagent_grpc.envelope import Outcome
@@ -32,6 +32,11 @@ class Outbox:
     def __init__(self) -> None:
         self._sent: deque[Entry] = deque()
         self._waiting: deque[Entry] = deque()
+        # Behind those, what is alike as long as nothing is refused: see `_unfold`. One that is sent in part is in both.
+        self._batches_sent: deque[Batch] = deque()
+        self._batches_waiting: deque[Batch] = deque()
+        self._on_way = 0
+        """Messages that are sent and not receipted."""
         self._backlogs: dict[_Key, Backlog] = {}
         self._touched: set[_Key] = set()
         """Backlogs of which a message has just got its receipt."""
@@ -46,7 +51,8 @@ class Outbox:
         """When the next message that waits for room is to be tried again."""
 
     def __len__(self) -> int:
-        return len(self._sent) + len(self._waiting) + sum(map(len, self._backlogs.values()))
+        batched = sum(batch.waiting for batch in self._batches_waiting)
+        return self._on_way + len(self._waiting) + batched + sum(map(len, self._backlogs.values()))
 
     def add(
         self, payloads: Sequence[bytes], receivers: Sequence[Sequence[AgentIdentifier | str]], sending: Sending
@@ -54,13 +60,14 @@ class Outbox:
         """Hand messages over; ``receivers`` says to whom each one goes."""
         self._order += 1
         sending.order = self._order
-        self._waiting.extend(map(Entry, payloads, receivers, itertools.repeat(sending), range(len(payloads))))
+        if payloads:
+            self._batches_waiting.append(Batch(payloads, receivers, sending))
         self.bytes += sum(map(len, payloads))
 
     @property
     def waiting(self) -> bool:
         """Whether there is a message to send."""
-        return bool(self._waiting)
+        return bool(self._waiting or self._batches_waiting)
 
     @property
     def backlogged(self) -> bool:
@@ -82,13 +89,17 @@ class Outbox:
         self, *, window_messages: int, window_bytes: int, batch_bytes: int, batch_messages: int, now: float = 0.0
     ) -> list[bytes]:
         """Return the next messages to write, within the window; one message always fits when none is on its way."""
+        if self._waiting or self._backlogs:
+            self._unfold()
         if self.due <= now:
             self._begin_rounds(now)
         taken: list[bytes] = []
         size = 0
         waiting = self._waiting
         backlogs = self._backlogs
-        room = min(window_messages - len(self._sent), batch_messages)
+        room = min(window_messages - self._on_way, batch_messages)
+        if self._batches_waiting:
+            return self._take_batched(room, window_bytes, batch_bytes)
         while waiting and len(taken) < room:
             entry = waiting[0]
             if backlogs and self._set_aside(entry, now):
@@ -98,10 +109,48 @@ class Outbox:
                 break
             waiting.popleft()
             self._sent.append(entry)
+            self._on_way += 1
             self._sent_bytes += length
             size += length
             taken.append(entry.payload + RESEND_FLAG if entry.resend else entry.payload)
         return taken
+
+    def _take_batched(self, room: int, window_bytes: int, batch_bytes: int) -> list[bytes]:
+        """As `take`, of what is alike: nothing stands before it, and no receiver is without room."""
+        taken: list[bytes] = []
+        size = 0
+        on_way = self._on_way > 0
+        left = window_bytes - self._sent_bytes
+        while self._batches_waiting and len(taken) < room:
+            batch = self._batches_waiting[0]
+            before = len(taken)
+            for payload in batch.payloads[batch.sent : batch.sent + room - before]:
+                size += len(payload)
+                if (taken and size > batch_bytes) or (on_way and size > left):
+                    size -= len(payload)
+                    break
+                on_way = True
+                taken.append(payload)
+            if len(taken) == before:
+                break
+            if not (self._batches_sent and self._batches_sent[-1] is batch):
+                self._batches_sent.append(batch)
+            batch.sent += len(taken) - before
+            if batch.waiting:
+                break
+            self._batches_waiting.popleft()
+        self._on_way += len(taken)
+        self._sent_bytes += size
+        return taken
+
+    def _unfold(self) -> None:
+        """Make an entry of each message, before anything is done with a single one of them."""
+        for batch in self._batches_sent:
+            self._sent.extend(batch.entries_under_way())
+        for batch in self._batches_waiting:
+            self._waiting.extend(batch.entries_waiting())
+        self._batches_sent.clear()
+        self._batches_waiting.clear()
 
     def receipts(self, accepted_through: int, exceptions: Sequence[tuple[int, Receipt]], *, now: float = 0.0) -> None:
         """Take receipts of the present session.
@@ -111,6 +160,8 @@ class Outbox:
             exceptions: (number, receipt) of receivers without an ACCEPTED.
             now: Time, as for `take`.
         """
+        if exceptions:
+            self._unfold()
         for number, receipt in exceptions:
             index = number - self._first
             if not 0 <= index < len(self._sent):
@@ -137,12 +188,21 @@ class Outbox:
         backlogs = self._backlogs
         for _ in range(min(len(sent), accepted_through + 1 - self._first)):
             entry = sent.popleft()
+            self._on_way -= 1
             self._first += 1
             size += len(entry.payload)
             if entry.sending is not None:
                 entry.sending.resolved(entry.place, entry.refusals)
                 if backlogs:
                     self._settled(entry, "")
+        while self._batches_sent and (left := accepted_through + 1 - self._first) > 0:
+            batch = self._batches_sent[0]
+            count = min(left, batch.under_way)
+            size += batch.accepted(count)
+            self._on_way -= count
+            self._first += count
+            if not batch.under_way:
+                self._batches_sent.popleft()
         self._sent_bytes -= size
         self.bytes -= size
         if self._touched:
@@ -151,6 +211,7 @@ class Outbox:
     def reconnected(self, platform: str = "") -> None:
         """A new session with ``platform`` begins: what has no receipt is sent again, in order; numbers begin anew."""
         self._platform = platform
+        self._unfold()
         unresolved = []
         for entry in self._sent:
             if entry.sending is None or _is_given_up(entry):
@@ -171,6 +232,7 @@ class Outbox:
         else:
             self._waiting.extendleft(reversed(unresolved))
         self._sent.clear()
+        self._on_way = 0
         self._sent_bytes = 0
         self._first = 1
 
@@ -186,10 +248,12 @@ class Outbox:
     def fail(self, error: BusError) -> None:
         """End every wait with ``error``: there will be no session any more."""
         self.stop_waiting(error)
+        self._unfold()
         for entry in [*self._sent, *self._waiting]:
             if entry.sending is not None:
                 entry.sending.fail(error)
         self._sent.clear()
+        self._on_way = 0
         self._waiting.clear()
         self._sent_bytes = self.bytes = 0
         self._patient = True

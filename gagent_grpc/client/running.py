@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Any, Final
 
-from gagent_grpc.acl.performative import EXPECTS_ANSWER, Performative
+from gagent_grpc.acl.performative import ACTS_BY_CODE, EXPECTS_ANSWER, Performative
 from gagent_grpc.client.message import Received
 
 Key = tuple[str, str]
@@ -19,6 +19,8 @@ Key = tuple[str, str]
 CANCELLED: Final = object()
 """What stands for the answer of a handler that a cancel has ended."""
 _CANCELLABLE = EXPECTS_ANSWER | {Performative.ACCEPT_PROPOSAL}
+_MAY_BE_CANCELLED = tuple(ACTS_BY_CODE.get(code) in _CANCELLABLE for code in range(len(ACTS_BY_CODE) + 1))
+"""The same by code: a set would have to be asked in Python."""
 _MAX_CANCELLED = 1_000
 
 
@@ -36,6 +38,11 @@ def key_of(message: Received) -> Key | None:
     return (sender.name, conversation_id) if sender is not None and conversation_id else None
 
 
+def may_be_cancelled(act: Performative) -> bool:
+    """Whether a handler of a message with this act can be ended by a cancel; others need not be run by `Running`."""
+    return _MAY_BE_CANCELLED[act]
+
+
 class Running:
     """The asynchronous handlers of one agent that are at work for a conversation. Threads cannot be ended."""
 
@@ -49,7 +56,7 @@ class Running:
 
     async def run(self, message: Received, handling: Awaitable[Any]) -> Any:
         """Wait for a handler of ``message``; return what it returns, and CANCELLED where a cancel ended it."""
-        key = key_of(message) if message.performative in _CANCELLABLE else None
+        key = key_of(message) if may_be_cancelled(message.performative) else None
         task = asyncio.current_task()
         if key is None or task is None or key in self._at_work:
             return await handling

@@ -19,11 +19,10 @@ from gagent_grpc.client.message import Receipt
 from gagent_grpc.client.pending import HOLD_ORDER_FLAG, PROVIDER, RESEND_FLAG, ROOM, Sending
 from gagent_grpc.client.questions import refusal
 from gagent_grpc.client.session import ClientSession
-from gagent_grpc.codec.acl import acl_to_proto
+from gagent_grpc.codec.plain import TRANSIENT_FIELD, acl_field, id_field
 from gagent_grpc.config import ClientLimits
 from gagent_grpc.envelope import Outcome, Priority, Report
 from gagent_grpc.errors import InvalidArgument, MessageTooLarge, PreconditionFailed, shown
-from gagent_grpc.pb.gagent.v1 import bus_service_pb2
 
 WhenFull = Literal["fail", "wait"]
 """What happens when a receiver has no room: its refusal is told, or the message waits for room."""
@@ -110,7 +109,7 @@ class Sender:
         receivers: list[Sequence[AgentIdentifier]] = []
         waiting: list[tuple[int, Sending, asyncio.Future[None]]] = []
         place = size = 0
-        flags = HOLD_ORDER_FLAG if patience else b""
+        before, after = TRANSIENT_FIELD if transient else b"", HOLD_ORDER_FLAG if patience else b""
 
         async def hand_over() -> None:
             nonlocal place, size
@@ -127,11 +126,7 @@ class Sender:
 
         try:
             for message in messages:
-                made = bus_service_pb2.BusMessage(id=new_id())
-                if transient:
-                    made.transient = True
-                acl_to_proto(message, made.acl)
-                payload = made.SerializeToString() + flags
+                payload = b"".join((id_field(new_id()), before, acl_field(message), after))
                 size += len(payload)
                 payloads.append(payload)
                 receivers.append(message.receivers)

@@ -123,6 +123,10 @@ class LazyACLMessage(ACLMessage):
 
     def __init__(self, wire: acl_pb2.AclMessage) -> None:
         # Not the base's __init__, on purpose: parameters stay unset until __getattr__ fills them.
+        self._read_first(wire)
+
+    def _read_first(self, wire: acl_pb2.AclMessage) -> None:
+        """Read what nearly every receiver looks at."""
         self._wire = wire
         act = ACTS_BY_CODE.get(wire.performative)
         self.performative = Performative.from_code(wire.performative) if act is None else act

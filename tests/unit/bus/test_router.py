@@ -538,7 +538,7 @@ def test_holds_are_bounded() -> None:
     alice = NotingOrigin("alice@local")
     for number in range(10_050):
         bench.submit(alice, held("x", str(number), to=f"a{number}@elsewhere"))
-    assert len(alice.holds._waiting) == 10_000
+    assert len(alice.holds.waiting) == 10_000
 
 
 def test_without_the_flag_nothing_is_held() -> None:
