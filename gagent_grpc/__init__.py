@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from gagent_grpc.client.contract_net import CallForProposals
     from gagent_grpc.client.conversations import Accepted, Rejected
     from gagent_grpc.client.df import DescriptionEvent
-    from gagent_grpc.client.message import Receipt, Received
+    from gagent_grpc.client.message import Receipt, Received, answer_headers
     from gagent_grpc.client.operator import Operator
     from gagent_grpc.client.proposals import AnswerKind, CallAnswer, Proposal
     from gagent_grpc.client.publishing import Subscriber
@@ -183,7 +183,7 @@ _HOMES = {
     "gagent_grpc.client.contract_net": ["CallForProposals"],
     "gagent_grpc.client.conversations": ["Accepted", "Rejected"],
     "gagent_grpc.client.df": ["DescriptionEvent"],
-    "gagent_grpc.client.message": ["Receipt", "Received"],
+    "gagent_grpc.client.message": ["Receipt", "Received", "answer_headers"],
     "gagent_grpc.client.operator": ["Operator"],
     "gagent_grpc.client.proposals": ["AnswerKind", "CallAnswer", "Proposal"],
     "gagent_grpc.client.publishing": ["Subscriber"],
@@ -384,6 +384,7 @@ __all__ = [
     "Until",
     "WakerBehaviour",
     "__version__",
+    "answer_headers",
     "open_bus",
 ]
 

@@ -84,28 +84,35 @@ def _too_deep(field: str) -> InvalidArgument:
 
 def _check_nesting(value: Any, field: str) -> None:
     level = [value]
-    for _ in range(MAX_NESTING + 1):
-        insides = [one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list)]
-        level = [inner for inside in insides for inner in inside]
+    for _ in range(MAX_NESTING):
+        insides = [one.values() if isinstance(one, dict) else one for one in level]
+        # Of what is innermost there may be a million.
+        level = [inner for inside in insides for inner in inside if isinstance(inner, _CONTAINERS)]
         if not level:
             return
-    raise _too_deep(field)
+    if any(level):
+        raise _too_deep(field)
 
 
 def _check_keys(value: Any, field: str, levels: int) -> None:
     # The encoder makes texts of other keys, and then what arrives is not what was given.
-    if levels < 0:
+    if not isinstance(value, _CONTAINERS):
+        return
+    if levels < 1 and value:
         raise _too_deep(field)
     if isinstance(value, dict):
-        for key, one in value.items():
+        for key in value:
             if not isinstance(key, str):
                 raise InvalidArgument(
                     f"{field}: a key of type {type(key).__name__}; expected texts as keys", field=field
                 )
+    for one in value.values() if isinstance(value, dict) else value:
+        # Not called for each value: there may be a million, and the loop of a gateway waits for this.
+        if isinstance(one, _CONTAINERS):
             _check_keys(one, field, levels - 1)
-    elif isinstance(value, list | tuple):
-        for one in value:
-            _check_keys(one, field, levels - 1)
+
+
+_CONTAINERS = (dict, list, tuple)
 
 
 def _refuse(constant: str) -> NoReturn:

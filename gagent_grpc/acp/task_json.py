@@ -30,9 +30,9 @@ def task_to_json(task: DelegatedTask) -> dict[str, Any]:
         "question": task.question,
         "checkpoint": task.checkpoint,
         "cancel_requested": task.cancel_requested or None,
-        "created_at": _moment(task.created_at),
-        "updated_at": _moment(task.updated_at),
-        "deadline": _moment(task.deadline),
+        "created_at": moment_to_json(task.created_at),
+        "updated_at": moment_to_json(task.updated_at),
+        "deadline": moment_to_json(task.deadline),
         "last_event": task.last_event,
     }
     made = {name: value for name, value in made.items() if value is not None and value != ""}
@@ -45,7 +45,7 @@ def event_to_json(event: TaskEvent) -> dict[str, Any]:
     """Return the JSON object of an event; what does not belong to its kind is absent."""
     made: dict[str, Any] = {
         "sequence": event.sequence,
-        "at": _moment(event.at),
+        "at": moment_to_json(event.at),
         "attempt": event.attempt or None,
         "kind": str(event.kind) if event.kind is not None else None,
         "state": str(event.state) if event.state is not None else None,
@@ -64,5 +64,6 @@ def event_to_json(event: TaskEvent) -> dict[str, Any]:
     return made
 
 
-def _moment(moment: datetime | None) -> str | None:
+def moment_to_json(moment: datetime | None) -> str | None:
+    """Return a time as ISO 8601 text in UTC, such as `2026-01-31T09:30:00Z`; None for None."""
     return moment.astimezone(UTC).isoformat().replace("+00:00", "Z") if moment is not None else None

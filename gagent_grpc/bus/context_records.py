@@ -28,6 +28,8 @@ class Header:
     """When something was said or changed in the conversation, in Unix seconds, to within a part of the retention."""
     forgotten: int
     """Removals up to this revision may be forgotten."""
+    joined: tuple[float, ...] = ()
+    """When each of the members came, in Unix seconds; empty in what older versions wrote."""
 
 
 def header_text(header: Header) -> str:
@@ -43,9 +45,11 @@ def header_of(text: str) -> Header:
     """
     try:
         found = json.loads(text)
-        header = Header(**{**found, "members": tuple(found["members"])})
+        header = Header(**{**found, "members": tuple(found["members"]), "joined": tuple(found.get("joined", ()))})
         if bool(header.conversation_id) == bool(header.root):
             raise ValueError("neither of a conversation nor of a task, or of both")
+        if header.joined and len(header.joined) != len(header.members):
+            raise ValueError(f"{len(header.members)} members, and {len(header.joined)} times when they came")
     except (KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"not what this version writes: {error!r}") from error
     return header

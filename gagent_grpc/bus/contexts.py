@@ -295,20 +295,22 @@ class Contexts:
         )
 
     def _of_conversation(self, agent: AgentRecord, conversation_id: str) -> Home:
-        groups = self._participation.groups_of(conversation_id, agent.aid)
-        if groups and groups[0].has_context:
-            return groups[0]
-        # A task that came as a message is a conversation to whoever knows messages only.
+        group = self._participation.group_of(conversation_id, agent.aid)
+        # A task that came as a message is a conversation to whoever knows messages only. Nobody else can delegate in the
+        # caller's name; a task that is given to it later is nothing to a conversation that it has a part in already.
         table = self._tasks.table
         own = table.find(TaskKey(agent.aid, conversation_id))
-        tasks = [*([own] if own is not None else ()), *table.of_executor(agent.aid)]
-        for task in tasks:
-            if task.key.task_id == conversation_id and _has_part(agent, task):
-                root = table.root(task)
-                if root is not None:
-                    return root
-        if groups:
-            return groups[0]
+        if own is not None and not own.orphaned and (root := table.root(own)) is not None:
+            return root
+        for task in table.of_executor(agent.aid):
+            given = task.given_at(agent.aid, since=agent.registered_at) if task.key.task_id == conversation_id else None
+            if given is None or (group is not None and group.members[agent.aid] < given):
+                continue
+            root = table.root(task)
+            if root is not None:
+                return root
+        if group is not None:
+            return group
         raise Unauthorised(
             f"{agent.aid} has no part in the conversation {shown(conversation_id)}: none of its participants has sent "
             f"{agent.aid} a message of it, nor did {agent.aid} begin one"
@@ -345,7 +347,6 @@ class Contexts:
             self._owned[shared.owner] = self._owned.get(shared.owner, 0) + 1
         home = shared.home
         if isinstance(home, Group):
-            home.has_context = True
             heapq.heappush(self._due, (self._next_look(home, self._clock.time()), shared.number))
         for aid in home.members if isinstance(home, Group) else (shared.owner,):
             self._by_member.setdefault(aid, {})[shared] = None
@@ -355,7 +356,6 @@ class Contexts:
         home = shared.home
         if isinstance(home, Group):
             self._of_groups.pop(home, None)
-            home.has_context = False
             self._participation.release(home)
         else:
             self._of_roots.pop(home.number, None)
@@ -431,7 +431,8 @@ class Contexts:
         home = shared.home
         if isinstance(home, Group):
             shared.written_at = home.at
-            header = Header(home.conversation_id, 0, tuple(home.members), shared.owner, home.at, shared.space.forgotten)
+            members, joined = tuple(home.members), tuple(home.members.values())
+            header = Header(home.conversation_id, 0, members, shared.owner, home.at, shared.space.forgotten, joined)
         else:
             header = Header("", home.number, (), shared.owner, 0.0, shared.space.forgotten)
         self._store.put_context(shared.number, header_text(header))
@@ -459,7 +460,11 @@ class Contexts:
         space.restore((entry_of(entry) for entry in stored.entries), header.forgotten)
         home: Home | None
         if header.conversation_id:
-            members = [aid for aid in header.members if self._ams.find(aid) is not None]
+            # An older version did not write when they came; what it knew was there before any task of that id.
+            joined = header.joined or (0.0,) * len(header.members)
+            members = {
+                aid: at for aid, at in zip(header.members, joined, strict=True) if self._ams.find(aid) is not None
+            }
             if header.owner not in members:
                 # The bus stopped while the name was being freed.
                 self._store.remove_context(stored.number, space.revision)

@@ -19,11 +19,9 @@ from gagent_grpc.bus.ports import Clock, Store
 from gagent_grpc.bus.post import Post
 from gagent_grpc.bus.registrations import Registrations
 from gagent_grpc.bus.rerouting import Rerouting
-from gagent_grpc.bus.session import EXPIRED
 from gagent_grpc.bus.sessions import Sessions
 from gagent_grpc.bus.tasking import Tasking
 from gagent_grpc.config import BusLimits
-from gagent_grpc.envelope import DeadReason
 
 _log = logging.getLogger(__name__)
 
@@ -69,6 +67,8 @@ class Housekeeping:
     def release_lanes(self) -> None:
         """Let lanes go on whose time has come, and what `keep_house` left for a moment with less to do."""
         steps = [self._registrations.tell_subscribers, self._release_due]
+        if self._post.overdue:
+            steps.insert(0, self._post.overdue.look)
         if self._rerouting.is_behind:
             steps.insert(0, self._rerouting.look)
         if self._lost.is_behind:
@@ -107,8 +107,7 @@ class Housekeeping:
                 self._post.holding.discard(record)
 
     def _expire_mail(self, record: AgentRecord, wall: float) -> None:
-        for letter in record.mailbox.expire(wall, wall - self._limits.mailbox_ttl):
-            self._post.give_up(record, letter, EXPIRED, reason=DeadReason.EXPIRED, error="")
+        self._post.overdue.add(record, record.mailbox.expire(wall, wall - self._limits.mailbox_ttl))
 
     def _prune_keys(self, wall: float) -> None:
         self._store.prune_keys(self._dedupe.forget_old(wall), self._limits.dedupe_rows)

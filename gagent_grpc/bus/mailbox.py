@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
 from gagent_grpc.bus.queue import FairQueue
@@ -35,6 +34,7 @@ class Letter:
         "attempt",
         "envelope",
         "message_id",
+        "pardoned",
         "redelivered",
         "reprieve",
         "sender",
@@ -72,8 +72,10 @@ class Letter:
         """It may have been delivered before."""
         self.suspect = False
         """Its last reader was lost with it in hand: that may have been its doing."""
+        self.pardoned = 0
+        """Deliveries that nobody failed in, which do not count against the bound."""
         self.reprieve = 0
-        """Deliveries that it is granted beyond the bound: those that nobody failed in, and one by `restore`."""
+        """Deliveries that `restore` grants beyond the bound."""
         self.tag = 0
         """Number of the delivery in the present session; 0 while not in flight."""
 
@@ -85,7 +87,7 @@ class Letter:
     @property
     def counted(self) -> int:
         """Deliveries that count against the bound on them, of a letter that was delivered: at least 1."""
-        return max(1, self.attempt - self.reprieve)
+        return max(1, self.attempt - self.pardoned)
 
     @property
     def size(self) -> int:
@@ -116,7 +118,8 @@ class _HeldLane:
 
     def __init__(self, until: float) -> None:
         self.until = until
-        self.letters: deque[Letter] = deque()
+        # By sequence: its reader may settle what was returned, in any order.
+        self.letters: dict[int, Letter] = {}
         self.holders: set[int] = set()
         """Sequences of the letters that were nacked; without them nothing holds the lane."""
 
@@ -144,6 +147,7 @@ class Mailbox:
         "messages",
         "next_expiry",
         "next_sequence",
+        "overdue",
         "reserve_bytes",
         "reserve_messages",
     )
@@ -165,6 +169,8 @@ class Mailbox:
         self._queues = tuple(FairQueue() for _ in Priority)
         self.exhausted: list[Letter] = []
         """Letters out of the queues that `take` found delivered too often; whoever took gives them up."""
+        self.overdue: list[Letter] = []
+        """As `exhausted`, of those whose time was over."""
         self._alone = 0
         """Sequence of the letter that was delivered by itself last."""
         self._in_flight: dict[int, Letter] = {}
@@ -299,6 +305,7 @@ class Mailbox:
         batch_bytes: int,
         urgent_messages: int = 0,
         max_deliveries: int = 2**31,
+        now: float = 0.0,
     ) -> list[Letter]:
         """Return the next letters and count them as in flight: urgent ones first, and senders in turn.
 
@@ -312,9 +319,11 @@ class Mailbox:
             batch_bytes: Most bytes that this call returns, except that one letter always fits.
             urgent_messages: How many urgent letters may go out beyond the bounds: they do not wait behind bulk.
             max_deliveries: How often a letter is delivered at most.
+            now: Unix seconds. A letter whose time is over then is not delivered, but is `overdue`.
         """
         taken: list[Letter] = []
         held, in_flight = self._held, self._in_flight
+        some_expired = self.next_expiry <= now
         # What is urgent, as the word to stop it may be, passes also what went out by itself.
         queues = self._queues[:1] if self._alone in in_flight else self._queues
         batch = 0
@@ -332,11 +341,17 @@ class Mailbox:
                     letter = letters[0]
                     if held and (lane := held.get(letter.lane)) is not None:
                         # Found here and not when the lane was held, so that a nack does not walk the whole mailbox.
-                        lane.letters.append(letters.popleft())
+                        lane.letters[letter.sequence] = letters.popleft()
                         gone += 1
                         continue
-                    if letter.suspect and letter.attempt + 1 >= max_deliveries + letter.reprieve:
-                        if letter.attempt >= max_deliveries + letter.reprieve:
+                    if some_expired and 0.0 < letter.envelope.expires_at <= now:
+                        # Found here, so that a mailbox in which one after the other expires is not walked each time.
+                        self._returned.pop(letter.sequence, None)
+                        self.overdue.append(letters.popleft())
+                        gone += 1
+                        continue
+                    if letter.suspect and letter.attempt + 1 >= max_deliveries + letter.reprieve + letter.pardoned:
+                        if letter.attempt >= max_deliveries + letter.reprieve + letter.pardoned:
                             self.exhausted.append(letters.popleft())
                             gone += 1
                             continue
@@ -360,10 +375,10 @@ class Mailbox:
                     self._in_flight_bytes += size
                     taken.append(letter)
                 queue.took(gone)
-                if alone:
+                if alone or blocked:
+                    # What is less urgent does not pass a letter that is too large for now: it would find the window full of
+                    # small ones each time.
                     return taken
-                if blocked:
-                    break
                 # What waits in a lane, or is given up, takes no room of what may go out.
                 room -= len(taken) - before
             if batch >= batch_bytes:
@@ -428,10 +443,7 @@ class Mailbox:
 
         gone = [letter for queue in self._queues for letter in queue.keep(stays)]
         for lane in self._held.values():
-            here = [letter for letter in lane.letters if not stays(letter)]
-            if here:
-                lane.letters = deque(letter for letter in lane.letters if stays(letter))
-                gone += here
+            gone += [lane.letters.pop(sequence) for sequence in rest.intersection(lane.letters)]
         for letter in gone:
             self.release(letter)
             withdrawn[letter.sequence] = letter
@@ -487,7 +499,7 @@ class Mailbox:
                 lane = self._held[key] = _HeldLane(until)
             lane.until = max(lane.until, until)
             lane.holders.add(first.sequence)
-            lane.letters = deque(sorted([*returned, *lane.letters], key=_sequence_of))
+            lane.letters = _by_sequence([*returned, *lane.letters.values()])
             self._start_timer(lane.until, key)
         return [letter for returned in lanes.values() for letter in returned]
 
@@ -525,11 +537,11 @@ class Mailbox:
             letter.redelivered = True
             letter.suspect = lost
             if not lost and letter.sequence not in kept:
-                letter.reprieve += 1
+                letter.pardoned += 1
             letter.tag = 0
         # A reader that is gone holds no lane: its successor starts afresh, in order.
         for lane in self._held.values():
-            waiting.extend(lane.letters)
+            waiting.extend(lane.letters.values())
         self._in_flight.clear()
         self._in_flight_bytes = 0
         self._held.clear()
@@ -565,12 +577,12 @@ class Mailbox:
             for letter in queue:
                 if letter.suspect:
                     letter.suspect = False
-                    letter.reprieve += 1
+                    letter.pardoned += 1
 
     def expire(self, now: float, accepted_before: float) -> list[Letter]:
         """Remove and return letters, not in flight, whose time is over or that were accepted too long ago."""
         heads = [head for queue in self._queues for head in queue.heads()]
-        heads += [lane.letters[0] for lane in self._held.values() if lane.letters]
+        heads += [next(iter(lane.letters.values())) for lane in self._held.values() if lane.letters]
         oldest = min((letter.accepted_at for letter in heads), default=accepted_before)
         if now < self.next_expiry and oldest >= accepted_before:
             return []
@@ -580,10 +592,10 @@ class Mailbox:
 
         expired = [letter for queue in self._queues for letter in queue.keep(lives)]
         for lane in self._held.values():
-            gone = [letter for letter in lane.letters if not lives(letter)]
-            if gone:
-                lane.letters = deque(letter for letter in lane.letters if lives(letter))
-                expired += gone
+            gone = [letter for letter in lane.letters.values() if not lives(letter)]
+            for letter in gone:
+                del lane.letters[letter.sequence]
+            expired += gone
         for letter in expired:
             self._returned.pop(letter.sequence, None)
             self.release(letter)
@@ -613,7 +625,7 @@ class Mailbox:
         for queue in self._queues:
             yield from queue
         for lane in self._held.values():
-            yield from lane.letters
+            yield from lane.letters.values()
 
     # ---- inside ----------------------------------------------------------------------------------------------------
 
@@ -629,9 +641,7 @@ class Mailbox:
         letter = self._returned.pop(sequence, None)
         if letter is not None:
             lane = self._held.get(letter.lane)
-            if lane is not None and letter in lane.letters:
-                lane.letters.remove(letter)
-            else:
+            if lane is None or lane.letters.pop(sequence, None) is None:
                 self._queue_of(letter).remove(letter)
             self._stop_holding(letter)
         return letter
@@ -655,7 +665,7 @@ class Mailbox:
     def _let_go(self, key: tuple[str, str]) -> None:
         lane = self._held.pop(key, None)
         if lane is not None:
-            self._requeue(list(lane.letters))
+            self._requeue(list(lane.letters.values()))
 
     def _requeue(self, letters: list[Letter]) -> None:
         """Put letters back so that each queue is in the order of acceptance again."""
@@ -676,3 +686,7 @@ class Mailbox:
 
 def _sequence_of(letter: Letter) -> int:
     return letter.sequence
+
+
+def _by_sequence(letters: Iterable[Letter]) -> dict[int, Letter]:
+    return {letter.sequence: letter for letter in sorted(letters, key=_sequence_of)}

@@ -4,8 +4,10 @@ Owns: the groups of a conversation, and how long and how many of them are rememb
 (`bus.contexts`), what is said in which sequence (`bus.conversations`). Pure: no loop and no clock; times are given by the caller.
 
 A conversation is known by an id that its initiator chose, and that somebody else may guess or use, too. So one id has groups: a
-message brings its receiver into the group that its sender is in, and begins a new group where its sender is in none. Whoever
-writes into a conversation of others has a group of its own, and an answer to it leads nobody into another group.
+message brings its receiver into the group that its sender is in, and begins a new group where its sender is in none. An agent is
+in one group of an id at most, the one that it came into first: whatever others write to it does not move it, so a stranger cannot
+choose what it sees. Whoever writes into a conversation of others has a group of its own, and an answer to it leads nobody
+anywhere.
 
 Nearly every message is another one between two who are known, or the first one of a conversation that has no shared context and
 never will: these cost no more than a look into a dictionary, and one small object.
@@ -15,7 +17,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from gagent_grpc.bus.ams import AgentManagementSystem, AgentRecord
 from gagent_grpc.bus.mailbox import Letter
@@ -26,7 +28,7 @@ from gagent_grpc.config import BusLimits
 _ROLE = "role:"
 """Beginning of the address of a role, behind which there is one agent."""
 _MAX_GROUPS = 64
-"""Groups of one conversation; beyond that the one that has been idle longest goes."""
+"""Groups of one conversation; beyond that the one that has been idle longest goes, of agents that are alone first."""
 _MAX_MET = 1_024
 """Pairs of agents that are known to be in one group, of one conversation."""
 _SPARE_SHARE = 8
@@ -36,18 +38,16 @@ _SPARE_SHARE = 8
 class Group:
     """Agents that have a part in one conversation, because messages went between them."""
 
-    __slots__ = ("at", "conversation_id", "has_context", "initiator", "kept", "members")
+    __slots__ = ("at", "conversation_id", "initiator", "kept", "members")
 
     def __init__(self, conversation_id: str, initiator: str, members: Iterable[str], now: float) -> None:
         self.conversation_id = conversation_id
         self.initiator = initiator
         """Whose message began it."""
-        self.members = dict.fromkeys(members)
-        """`name@platform` of each, in the order in which they came."""
+        self.members = dict.fromkeys(members, now)
+        """By `name@platform`, in the order in which they came: when each one came, in Unix seconds."""
         self.at = now
         """When its last message came, in Unix seconds."""
-        self.has_context = False
-        """It has a shared context."""
         self.kept = False
         """It has one, or somebody watches for one: it is not forgotten by itself."""
 
@@ -55,17 +55,17 @@ class Group:
 class Talk:
     """What is known of all messages with one conversation id."""
 
-    __slots__ = ("at", "first", "groups", "met", "second")
+    __slots__ = ("at", "began", "first", "groups", "met", "second")
 
     def __init__(self, first: str, second: str, now: float) -> None:
         self.first = first
         self.second = second
         """The two of the first message; the only group while `groups` is None."""
-        self.at = now
+        self.began = self.at = now
         self.groups: list[Group] | None = None
         """Oldest first."""
         self.met: dict[tuple[str, str], Group] | None = None
-        """By sender and receiver, the group that both are in; None while there is only the first one."""
+        """By sender and receiver, the group that a message between them is of; None while none is known."""
 
 
 class _Share:
@@ -147,24 +147,24 @@ class Participation:
     def _join(self, talk: Talk, conversation_id: str, sender: str, receiver: str, now: float) -> None:
         groups = self._groups(conversation_id, talk)
         talk.at = now = max(now, talk.at)
-        # First of all: an answer to somebody who wrote into the conversation of others leads that one nowhere.
-        group = next((one for one in groups if sender in one.members and receiver in one.members), None)
-        if group is None and (own := _of(groups, sender)):
-            group = own[0]
+        group = next((one for one in groups if sender in one.members), None)
+        # Whoever is in a group stays there: somebody who writes to it must not choose what it sees.
+        is_free = not any(receiver in one.members for one in groups)
+        if group is None:
+            if len(groups) >= _MAX_GROUPS and not self._drop_idlest(talk, groups):
+                return
+            group = Group(conversation_id, sender, (sender, receiver) if is_free else (sender,), now)
+            groups.append(group)
+            self._begin(sender, conversation_id, len(group.members))
+        elif is_free:
             group.at = now
             if len(group.members) >= self._most_members:
                 return
-            group.members[receiver] = None
+            group.members[receiver] = now
             if group.kept:
                 self.joined(group)
             else:
                 self._count(group, 1)
-        elif group is None:
-            if len(groups) >= _MAX_GROUPS and not self._drop_idlest(talk, groups):
-                return
-            group = Group(conversation_id, sender, (sender, receiver), now)
-            groups.append(group)
-            self._begin(sender, conversation_id, len(group.members))
         group.at = now
         met = talk.met
         if met is None or len(met) >= _MAX_MET:
@@ -188,10 +188,12 @@ class Participation:
 
     # ---- groups ----------------------------------------------------------------------------------------------------
 
-    def groups_of(self, conversation_id: str, aid: str) -> list[Group]:
-        """Return the groups of a conversation that an agent is in: those that have a shared context first, then oldest first."""
+    def group_of(self, conversation_id: str, aid: str) -> Group | None:
+        """Return the group of a conversation that an agent is in; None when it is in none."""
         talk = self._talks.get(conversation_id)
-        return [] if talk is None else _of(self._groups(conversation_id, talk), aid)
+        if talk is None:
+            return None
+        return next((one for one in self._groups(conversation_id, talk) if aid in one.members), None)
 
     def keep(self, group: Group) -> None:
         """A group got a shared context: it is not forgotten until `release`."""
@@ -205,11 +207,11 @@ class Participation:
             group.kept = False
             self._begin(group.initiator, group.conversation_id, len(group.members))
 
-    def restore(self, conversation_id: str, members: Iterable[str], at: float) -> Group:
-        """Take over a group whose shared context a store held, and keep it."""
-        names = list(members)
-        group = Group(conversation_id, names[0], names, at)
-        group.has_context = group.kept = True
+    def restore(self, conversation_id: str, members: Mapping[str, float], at: float) -> Group:
+        """Take over a group whose shared context a store held, and keep it; ``members`` as a group has them."""
+        group = Group(conversation_id, next(iter(members)), (), at)
+        group.members.update(members)
+        group.kept = True
         talk = self._talks.get(conversation_id)
         if talk is None:
             talk = self._talks[conversation_id] = Talk("", "", at)
@@ -220,7 +222,8 @@ class Participation:
     def _groups(self, conversation_id: str, talk: Talk) -> list[Group]:
         """Return the groups of a conversation, oldest first, without agents whose names were freed."""
         if talk.groups is None:
-            group = Group(conversation_id, talk.first, (talk.first, talk.second), talk.at)
+            group = Group(conversation_id, talk.first, (talk.first, talk.second), talk.began)
+            group.at = talk.at
             talk.groups = [group]
             talk.met = {(talk.first, talk.second): group, (talk.second, talk.first): group}
             # From here on the groups say it.
@@ -286,7 +289,10 @@ class Participation:
             talk.groups = [group for group in talk.groups if group.members or group.kept]
 
     def _drop_idlest(self, talk: Talk, groups: list[Group]) -> bool:
-        going = min((one for one in groups if not one.kept), key=lambda one: one.at, default=None)
+        # Those alone go first: strangers who write to members of a group must not drive it out.
+        going = min(
+            (one for one in groups if not one.kept), key=lambda one: (len(one.members) > 1, one.at), default=None
+        )
         if going is None:
             return False
         groups.remove(going)
@@ -360,8 +366,3 @@ class Participation:
         talk.met = None
         if not talk.groups:
             del self._talks[conversation_id]
-
-
-def _of(groups: Iterable[Group], aid: str) -> list[Group]:
-    # A group that has a shared context comes first: which one an agent sees must not depend on what is remembered of others.
-    return sorted((one for one in groups if aid in one.members), key=lambda one: not one.has_context)

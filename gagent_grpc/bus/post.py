@@ -27,6 +27,7 @@ from gagent_grpc.bus.dedupe import Dedupe, Key
 from gagent_grpc.bus.mailbox import RESERVE_SHARE, Account, Letter
 from gagent_grpc.bus.moderator import Ended, Moderator
 from gagent_grpc.bus.origins import ANONYMOUS, Origin, PlatformOrigin, Receipt
+from gagent_grpc.bus.overdue import Overdue
 from gagent_grpc.bus.participation import Participation
 from gagent_grpc.bus.ports import Clock, Codec, Commit, Store, StoredDeadLetter, StoredKey, StoredMessage
 from gagent_grpc.bus.traffic import Traffic
@@ -47,8 +48,9 @@ REPEATED = "accepted before under this id"
 _FAULTY = "internal error; the log of the bus has more"
 # A plain number: it is compared for every message.
 _LAZY = int(Report.RECEIPT_LAZY)
-# A valid address has no more than 384 characters; what an error repeats of a longer one need not be whole.
-_MAX_RECEIVER_CHARS = 400
+# A valid address, as that of a role, has no more; what an error repeats of a longer one need not be whole. One that may be
+# tried again has to be: its sender knows by it what waits, and so does the bus.
+_MAX_RECEIVER_CHARS = 1_005
 _MAX_DETAIL_CHARS = 1_000
 
 
@@ -132,6 +134,8 @@ class Post:
         self._look = self.moderator.monitor.look
         self.participation = Participation(ams, clock, limits)
         """Those who have a part in a conversation."""
+        self.overdue = Overdue(self)
+        """Letters whose time was over."""
         self.tasks: Tasking | None = None
         """Delegated tasks, whose delegators hear by them what becomes of a DELEGATE."""
         self.stranded: Callable[[AgentRecord], None] = lambda record: None

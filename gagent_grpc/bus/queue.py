@@ -5,6 +5,7 @@ Owns: whose turn it is. Leaves to others: bounds, lanes, what is in flight (`bus
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
@@ -78,9 +79,14 @@ class FairQueue:
         return gone
 
     def remove(self, letter: Letter) -> None:
-        """Take out one letter, which is there; quick for one of the oldest of its sender."""
+        """Take out one letter, which is there."""
         letters = self._by_sender[letter.sender]
-        letters.remove(letter)
+        place = bisect_left(letters, letter.sequence, key=_sequence_of)
+        if place < len(letters) and letters[place] is letter:
+            del letters[place]
+        else:
+            # What is transient does not wait for the disk, and so may stand before what was accepted earlier.
+            letters.remove(letter)
         if not letters:
             self._forget(letter.sender)
 

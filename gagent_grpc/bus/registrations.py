@@ -365,6 +365,7 @@ class Registrations:
             self.tasks.removed(record, why)
         if self.contexts is not None:
             self.contexts.freed(record)
+        self._post.overdue.removed(record)
         for letter in record.mailbox.drain():
             self._post.give_up(
                 record, letter, f"{record.aid} is gone: {why}", reason=DeadReason.DEREGISTERED, error=why

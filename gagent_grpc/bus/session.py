@@ -31,8 +31,6 @@ BATCH_BYTES = 64 * 1024
 """Bytes in one delivery frame at the start, except that one message always fits; whoever writes frames changes it."""
 MAX_UNSAID = 100
 """Most notices, and most changes of state, that wait for a client to read."""
-EXPIRED = "EXPIRED: its time was over before it was handled"
-"""What the sender is told of a message that was accepted and came too late."""
 MAX_BATCH_RECEIPTS = 500
 """Most exceptions in one frame of receipts, so that it fits a frame however much they have to say."""
 MAX_UNSAID_RETURNS = 100_000
@@ -276,7 +274,7 @@ class Session:
                 if len(self._returned) < MAX_UNSAID_RETURNS:
                     self._returned.append(nack.sequence)
                 continue
-            if letter.attempt < self._limits.max_deliveries + letter.reprieve:
+            if letter.attempt < self._limits.max_deliveries + letter.reprieve + letter.pardoned:
                 again[nack.sequence] = now + max(0.0, nack.delay)
             else:
                 why = f"given up after {letter.attempt} deliveries" + (f": {nack.error}" if nack.error else "")
@@ -515,11 +513,16 @@ class Session:
             why = f"given up after {letter.attempt} deliveries: its receiver was lost with it in hand each time"
             self._post.give_up(self.record, letter, why, reason=DeadReason.MAX_DELIVERIES)
 
+    def _give_up_overdue(self) -> None:
+        """Give up what came to its turn too late; what else has expired meanwhile is found in a look at the whole mailbox."""
+        mailbox = self.record.mailbox
+        overdue, mailbox.overdue = mailbox.overdue, []
+        for letter in overdue:
+            mailbox.release(letter)
+        self._post.overdue.add(self.record, overdue)
+
     def _take(self) -> list[Letter]:
         mailbox = self.record.mailbox
-        if mailbox.next_expiry <= self._clock.time():
-            for letter in mailbox.expire(self._clock.time(), 0.0):
-                self._post.give_up(self.record, letter, EXPIRED, reason=DeadReason.EXPIRED, error="")
         letters = mailbox.take(
             max_messages=self.window_messages,
             max_bytes=self.window_bytes,
@@ -527,9 +530,12 @@ class Session:
             batch_bytes=self.batch_bytes,
             urgent_messages=self._limits.urgent_messages,
             max_deliveries=self._limits.max_deliveries,
+            now=0.0 if mailbox.next_expiry == math.inf else self._clock.time(),
         )
         if mailbox.exhausted:
             self._give_up_exhausted()
+        if mailbox.overdue:
+            self._give_up_overdue()
         if self._post.participation.restored:
             self._post.participation.delivered(self.record, letters)
         tag = self._tag

@@ -229,6 +229,11 @@ class Task:
         """Return whether ``aid`` was given the task in any attempt; the agent that bears the name ``since`` then."""
         return any(one.executor == aid and one.handed_at >= since for one in self.attempts)
 
+    def given_at(self, aid: str, *, since: float = 0.0) -> float | None:
+        """Return when ``aid`` was first given the task, in Unix seconds; None when it never was, as `was_executor` has it."""
+        given = (one.handed_at for one in self.attempts if one.executor == aid and one.handed_at >= since)
+        return min(given, default=None)
+
     def was_released(self, aid: str, attempt: int) -> bool:
         """Return whether ``aid`` gave this attempt back."""
         return any(

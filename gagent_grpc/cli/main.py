@@ -6,6 +6,7 @@ they run, so that help and version answer at once.
 
 from __future__ import annotations
 
+import io
 import sys
 from typing import Annotated, Any
 
@@ -93,6 +94,9 @@ app.command()(demo.demo)
 
 def main() -> None:
     """Run the command that the arguments name; an error of the bus is one line on stderr and an exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # JSON of others may say half a character, which no encoding has: it is shown as JSON says it, and so it is on stderr.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         app()
     except BusError as error:

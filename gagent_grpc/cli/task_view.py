@@ -116,28 +116,16 @@ def print_task(task: DelegatedTask) -> None:
 
 
 def task_to_json(task: DelegatedTask) -> dict[str, Any]:
-    """Return the JSON object of a task; what it has not is absent, but for `result`."""
-    made: dict[str, Any] = {
-        "task_id": task.task_id,
-        "delegator": task.delegator,
-        "target": task.target,
-        "executor": task.executor,
-        "description": task.description,
-        "parameters": task.parameters or None,
-        "callback_url": task.callback_url,
-        "state": str(task.state),
-        "reason": task.reason,
-        "progress": task.progress,
-        "note": task.note,
-        "question": task.question,
-        "checkpoint": task.checkpoint,
-        "cancel_requested": task.cancel_requested or None,
+    """Return the JSON object of a task, as clients without protobuf get it, and with its history."""
+    from gagent_grpc.acp import task_json
+
+    more: dict[str, Any] = {
         "attempts": [
             {
                 "number": one.number,
                 "executor": one.executor,
-                "began_at": one.began_at.isoformat(),
-                "ended_at": one.ended_at.isoformat() if one.ended_at is not None else None,
+                "began_at": task_json.moment_to_json(one.began_at),
+                "ended_at": task_json.moment_to_json(one.ended_at),
                 "outcome": one.outcome,
                 "released": one.released,
             }
@@ -145,10 +133,7 @@ def task_to_json(task: DelegatedTask) -> dict[str, Any]:
         ],
         "max_attempts": task.max_attempts,
         "on_executor_lost": str(task.on_executor_lost),
-        "created_at": task.created_at.isoformat(),
-        "updated_at": task.updated_at.isoformat(),
-        "deadline": task.deadline.isoformat() if task.deadline is not None else None,
-        "forgotten_at": task.forgotten_at.isoformat() if task.forgotten_at is not None else None,
+        "forgotten_at": task_json.moment_to_json(task.forgotten_at),
         "parent": list(task.parent) if task.parent is not None else None,
         "root": list(task.root) if task.root is not None else None,
         "attachments": [
@@ -160,38 +145,8 @@ def task_to_json(task: DelegatedTask) -> dict[str, Any]:
             for one in task.attachments
         ]
         or None,
-        "last_event": task.last_event,
     }
-    made = {name: value for name, value in made.items() if value is not None and value != ""}
-    if task.state.final:
-        made["result"] = task.result
-    return made
-
-
-def event_to_json(event: TaskEvent) -> dict[str, Any]:
-    """Return the JSON object of an event; what does not belong to its kind is absent."""
-    from gagent_grpc.acp.tasks import TaskEventKind, TaskState
-
-    made: dict[str, Any] = {
-        "sequence": event.sequence,
-        "at": event.at.isoformat(),
-        "attempt": event.attempt or None,
-        "kind": str(event.kind) if event.kind is not None else None,
-        "state": str(event.state) if event.state is not None else None,
-        "former": str(event.former) if event.former is not None else None,
-        "reason": event.reason,
-        "question": event.question,
-        "progress": event.progress,
-        "note": event.note,
-        "text": event.text,
-        "channel": event.channel,
-        "name": event.name,
-    }
-    made = {name: value for name, value in made.items() if value is not None and value != ""}
-    has_value = event.kind in (TaskEventKind.ANSWER, TaskEventKind.CHECKPOINT, TaskEventKind.SIGNAL)
-    if has_value or event.state is TaskState.COMPLETED:
-        made["value"] = event.value
-    return made
+    return {**task_json.task_to_json(task), **{name: value for name, value in more.items() if value is not None}}
 
 
 def event_words(event: TaskEvent) -> tuple[str, ...]:

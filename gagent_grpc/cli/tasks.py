@@ -230,8 +230,9 @@ def watch(
     config: options.Config = None,
 ) -> None:
     """Follow a task to its end, event by event; a lost bus is found again. Ctrl-C ends the watch, not the task."""
+    from gagent_grpc.acp.task_json import event_to_json
     from gagent_grpc.cli.logs import set_up_logs
-    from gagent_grpc.cli.task_view import Screen, event_to_json
+    from gagent_grpc.cli.task_view import Screen
 
     set_up_logs()
 

@@ -546,6 +546,7 @@ class Agent(Conversing, Exchanging, Delegating, Executing, Listening, Sharing):
         timeout: float | None = None,
         on_receiver_lost: OnReceiverLost | None = None,
         wait_for_provider: bool = False,
+        headers: Mapping[str, str] | None = None,
         **parameters: Any,
     ) -> Received:
         """Send a `request` and wait for what it leads to (FIPA SC00026): an `inform`, after an `agree` or without.
@@ -561,6 +562,8 @@ class Agent(Conversing, Exchanging, Delegating, Executing, Listening, Sharing):
                 (120 s) by default.
             on_receiver_lost: As `send`.
             wait_for_provider: As `send`.
+            headers: Trace context and hops, where this is asked because of a message: what `answer_headers` makes of that one.
+                Agents that ask each other in a circle so come to the end of the hops that the bus allows.
             parameters: Further ACL parameters; ``performative`` for another act that expects an answer.
 
         Returns:
@@ -592,7 +595,9 @@ class Agent(Conversing, Exchanging, Delegating, Executing, Listening, Sharing):
         self._questions.add(question)
         try:
             async with asyncio.timeout(seconds):
-                payload = encoded(message, report=Report.RECEIPT_LAZY, on_receiver_lost=on_receiver_lost)
+                payload = encoded(
+                    message, report=Report.RECEIPT_LAZY, headers=headers, on_receiver_lost=on_receiver_lost
+                )
                 if wait_for_provider:
                     payload += HOLD_ORDER_FLAG
                 await self._sender.hand_over([payload], [message.receivers], question)

@@ -12,7 +12,7 @@ import grpc
 
 from gagent_grpc.acl.changes import AgentEventKind
 from gagent_grpc.acl.descriptions import AMSAgentDescription, LifeCycleState, PlatformDescription
-from gagent_grpc.client.transport import Calls
+from gagent_grpc.client.transport import Calls, request_of
 from gagent_grpc.client.watching import watched
 from gagent_grpc.codec.management import ams_from_proto, ams_to_proto, platform_from_proto, state_from_proto
 from gagent_grpc.codec.times import datetime_of
@@ -73,8 +73,8 @@ class AmsClient:
             InvalidName: No valid name.
             Unauthorised: A reserved name.
         """
-        description = ams_to_proto(AMSAgentDescription(name=name, ownership=ownership or None))
-        request = ams_service_pb2.RegisterAgentRequest(description=description)
+        described = AMSAgentDescription(name=name, ownership=ownership or None)
+        request = request_of(lambda: ams_service_pb2.RegisterAgentRequest(description=ams_to_proto(described)))
         return (await self._calls.unary((await self._stub()).RegisterAgent, request)).existed
 
     async def deregister(self, name: str) -> None:
@@ -85,7 +85,7 @@ class AmsClient:
             Unauthorised: It is another agent's.
         """
         await self._calls.unary(
-            (await self._stub()).DeregisterAgent, ams_service_pb2.DeregisterAgentRequest(agent=name)
+            (await self._stub()).DeregisterAgent, request_of(lambda: ams_service_pb2.DeregisterAgentRequest(agent=name))
         )
 
     async def search(self, template: AMSAgentDescription | None = None, *, max_results: int = 1) -> list[AgentEntry]:
@@ -99,8 +99,10 @@ class AmsClient:
         Raises:
             UnrecognisedParameterValue: ``max_results`` is 0.
         """
-        request = ams_service_pb2.SearchAgentsRequest(
-            template=ams_to_proto(template or AMSAgentDescription()), max_results=max_results
+        request = request_of(
+            lambda: ams_service_pb2.SearchAgentsRequest(
+                template=ams_to_proto(template or AMSAgentDescription()), max_results=max_results
+            )
         )
         response = await self._calls.unary((await self._stub()).SearchAgents, request)
         return [_entry(one) for one in response.descriptions]
@@ -128,8 +130,8 @@ class AmsClient:
 
         Spec: FIPA SC00023 §5.1.2 (life cycle), §6.2 (modify).
         """
-        described = ams_to_proto(AMSAgentDescription(name=name, ownership=ownership, state=state))
-        request = ams_service_pb2.ModifyAgentRequest(description=described)
+        described = AMSAgentDescription(name=name, ownership=ownership, state=state)
+        request = request_of(lambda: ams_service_pb2.ModifyAgentRequest(description=ams_to_proto(described)))
         response = await self._calls.unary((await self._stub()).ModifyAgent, request)
         return ams_from_proto(response.description)
 
@@ -159,7 +161,7 @@ class AmsClient:
             PreconditionFailed: The agent, or the operator, is not open or was closed.
             InvalidName: The template has no valid name.
         """
-        wanted = ams_to_proto(template or AMSAgentDescription())
+        wanted = request_of(lambda: ams_to_proto(template or AMSAgentDescription()))
 
         async def begin(
             cursor: str,
@@ -186,14 +188,14 @@ class AmsClient:
             PreconditionFailed: Its state forbids it.
         """
         response = await self._calls.unary(
-            (await self._stub()).SuspendAgent, ams_service_pb2.SuspendAgentRequest(agent=name)
+            (await self._stub()).SuspendAgent, request_of(lambda: ams_service_pb2.SuspendAgentRequest(agent=name))
         )
         return state_from_proto(response.state) or LifeCycleState.SUSPENDED
 
     async def resume(self, name: str) -> LifeCycleState:
         """Resume a suspended agent and return its state; errors as `suspend`."""
         response = await self._calls.unary(
-            (await self._stub()).ResumeAgent, ams_service_pb2.ResumeAgentRequest(agent=name)
+            (await self._stub()).ResumeAgent, request_of(lambda: ams_service_pb2.ResumeAgentRequest(agent=name))
         )
         return state_from_proto(response.state) or LifeCycleState.ACTIVE
 
@@ -203,7 +205,9 @@ class AmsClient:
         Raises:
             AgentNotRegistered: Nobody has the name.
         """
-        await self._calls.unary((await self._stub()).TerminateAgent, ams_service_pb2.TerminateAgentRequest(agent=name))
+        await self._calls.unary(
+            (await self._stub()).TerminateAgent, request_of(lambda: ams_service_pb2.TerminateAgentRequest(agent=name))
+        )
 
 
 def _entry(described: agent_pb2.AmsAgentDescription) -> AgentEntry:

@@ -15,13 +15,13 @@ import random
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
 from gagent_grpc.acp.free_json import json_text, json_value
 from gagent_grpc.acp.tasks import DelegatedTask, TaskKey
-from gagent_grpc.client.transport import Calls
+from gagent_grpc.client.transport import Calls, request_of
 from gagent_grpc.codec.times import datetime_of
 from gagent_grpc.errors import (
     BusError,
@@ -44,7 +44,6 @@ _PAGE = 1_000
 _LONGEST_CONTEST_S = 0.1
 """Most seconds that one waits who lost the race for an entry, before the next attempt."""
 _NOTHING: Any = object()
-MessageT = TypeVar("MessageT")
 
 
 class ContextChangeKind(enum.StrEnum):
@@ -137,7 +136,7 @@ class SharedContext:
         Raises:
             InvalidArgument: The key is empty, or longer than 256 bytes.
         """
-        request = _made(lambda: pb.GetContextEntryRequest(space=self._space, key=key))
+        request = request_of(lambda: pb.GetContextEntryRequest(space=self._space, key=key))
         try:
             response = await self._calls.calls.unary((await self._calls.stub()).GetContextEntry, request)
         except EntryNotFound:
@@ -178,7 +177,7 @@ class SharedContext:
             InvalidArgument: The value is none that JSON can say, or the key or the revision cannot be one.
         """
         text = json_text(value, "value")
-        request = _made(
+        request = request_of(
             lambda: pb.PutContextEntryRequest(
                 space=self._space, key=key, value_json=text, expected_revision=expected_revision
             )
@@ -188,7 +187,7 @@ class SharedContext:
 
     async def delete(self, key: str, *, expected_revision: int | None = None) -> bool:
         """Remove an entry; return whether there was one. Arguments and errors as `put`."""
-        request = _made(
+        request = request_of(
             lambda: pb.DeleteContextEntryRequest(space=self._space, key=key, expected_revision=expected_revision)
         )
         response = await self._calls.calls.unary((await self._calls.stub()).DeleteContextEntry, request)
@@ -200,7 +199,7 @@ class SharedContext:
         Raises:
             InvalidArgument: The prefix is longer than any key.
         """
-        request = _made(lambda: pb.ListContextEntriesRequest(space=self._space, prefix=prefix, max_results=_PAGE))
+        request = request_of(lambda: pb.ListContextEntriesRequest(space=self._space, prefix=prefix, max_results=_PAGE))
         found: list[ContextEntry] = []
         while True:
             response = await self._calls.calls.unary((await self._calls.stub()).ListContextEntries, request)
@@ -256,7 +255,9 @@ class SharedContext:
                 who has a part.
             InvalidArgument: There was never such a revision, or the prefix is longer than any key.
         """
-        request = _made(lambda: pb.WatchContextRequest(space=self._space, prefix=prefix, after_revision=after_revision))
+        request = request_of(
+            lambda: pb.WatchContextRequest(space=self._space, prefix=prefix, after_revision=after_revision)
+        )
         calls = self._calls.calls
         begun = synced = False
         longest = calls.initial_backoff
@@ -319,24 +320,14 @@ class Sharing:
                 raise InvalidArgument(
                     f"conversation_id {conversation_id!r}; expected its text", field="conversation_id"
                 )
-            return SharedContext(self._context_calls, _made(lambda: pb.ContextSpace(conversation_id=conversation_id)))
+            return SharedContext(
+                self._context_calls, request_of(lambda: pb.ContextSpace(conversation_id=conversation_id))
+            )
         key = TaskKey("", task) if isinstance(task, str) else TaskKey(task.delegator, task.task_id)
         if not key.task_id:
             raise InvalidArgument("task: has no id; expected that of a task", field="task")
-        named = _made(lambda: pb.ContextTaskKey(delegator=key.delegator, task_id=key.task_id))
+        named = request_of(lambda: pb.ContextTaskKey(delegator=key.delegator, task_id=key.task_id))
         return SharedContext(self._context_calls, pb.ContextSpace(task=named))
-
-
-def _made(make: Callable[[], MessageT]) -> MessageT:
-    """Return a message as it travels.
-
-    Raises:
-        InvalidArgument: A value in it cannot travel.
-    """
-    try:
-        return make()
-    except (TypeError, ValueError) as error:
-        raise InvalidArgument(f"the call cannot be made: {error}") from error
 
 
 def _entry(written: pb.ContextEntry) -> ContextEntry:

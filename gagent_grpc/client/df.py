@@ -11,7 +11,7 @@ import grpc
 
 from gagent_grpc.acl.changes import DescriptionEventKind
 from gagent_grpc.acl.descriptions import DFAgentDescription, ServiceDescription
-from gagent_grpc.client.transport import Calls
+from gagent_grpc.client.transport import Calls, request_of
 from gagent_grpc.client.watching import watched
 from gagent_grpc.codec.management import df_from_proto, df_to_proto
 from gagent_grpc.codec.times import datetime_of
@@ -76,7 +76,7 @@ class DfClient:
             Unauthorised: The description names another agent.
         """
         entry = template_of(description)
-        request = df_service_pb2.RegisterDescriptionRequest(description=df_to_proto(entry))
+        request = request_of(lambda: df_service_pb2.RegisterDescriptionRequest(description=df_to_proto(entry)))
         response = await self._calls.unary((await self._stub()).RegisterDescription, request)
         return self._kept(entry, df_from_proto(response.description))
 
@@ -89,7 +89,7 @@ class DfClient:
             Unauthorised: The description names another agent.
         """
         entry = template_of(description)
-        request = df_service_pb2.ModifyDescriptionRequest(description=df_to_proto(entry))
+        request = request_of(lambda: df_service_pb2.ModifyDescriptionRequest(description=df_to_proto(entry)))
         response = await self._calls.unary((await self._stub()).ModifyDescription, request)
         return self._kept(entry, df_from_proto(response.description))
 
@@ -105,7 +105,7 @@ class DfClient:
             AgentNotRegistered: It has no entry, as after the lease has ended.
             UnrecognisedParameterValue: The lease is not a positive number.
         """
-        request = df_service_pb2.RenewDescriptionRequest(lease_seconds=lease_seconds)
+        request = request_of(lambda: df_service_pb2.RenewDescriptionRequest(lease_seconds=lease_seconds))
         response = await self._calls.unary((await self._stub()).RenewDescription, request)
         entry = df_from_proto(response.description)
         self._granted(entry.lease_seconds)
@@ -148,11 +148,13 @@ class DfClient:
 
         Spec: FIPA SC00023 §6.1.4 (search-constraints).
         """
-        request = df_service_pb2.SearchDescriptionsRequest(
-            template=df_to_proto(template_of(template)),
-            max_results=max_results,
-            max_depth=max_depth,
-            search_id=search_id,
+        request = request_of(
+            lambda: df_service_pb2.SearchDescriptionsRequest(
+                template=df_to_proto(template_of(template)),
+                max_results=max_results,
+                max_depth=max_depth,
+                search_id=search_id,
+            )
         )
         response = await self._calls.unary((await self._stub()).SearchDescriptions, request)
         return [df_from_proto(one) for one in response.descriptions]
@@ -181,7 +183,7 @@ class DfClient:
             PreconditionFailed: The agent, or the operator, is not open or was closed.
             UnrecognisedParameterValue: The template is over a limit.
         """
-        wanted = df_to_proto(template_of(template))
+        wanted = request_of(lambda: df_to_proto(template_of(template)))
 
         async def begin(
             cursor: str,

@@ -13,6 +13,7 @@ from gagent_grpc.codec.acl import LazyACLMessage
 from gagent_grpc.codec.plain import acl_field, id_field
 from gagent_grpc.codec.times import datetime_of, seconds_of
 from gagent_grpc.envelope import OnReceiverLost, Outcome, Priority, Report
+from gagent_grpc.errors import InvalidArgument
 from gagent_grpc.pb.gagent.v1 import acl_pb2, bus_service_pb2
 
 
@@ -102,7 +103,10 @@ def encoded(
     if on_receiver_lost is not None:
         made.on_receiver_lost = int(on_receiver_lost)  # type: ignore[assignment]  # [assignment]: same numbers by test.
     if headers:
-        made.headers.update(headers)
+        try:
+            made.headers.update(headers)
+        except (TypeError, ValueError) as error:
+            raise InvalidArgument(f"headers: cannot be sent ({error}); expected texts", field="headers") from error
     made.to.extend(to)
     return head + made.SerializeToString() + acl_field(message)
 

@@ -16,7 +16,7 @@ from gagent_grpc.acl.message import ACLMessage
 from gagent_grpc.acp.message import ACPMessage
 from gagent_grpc.client.ids import new_id
 from gagent_grpc.client.message import Receipt
-from gagent_grpc.client.pending import HOLD_ORDER_FLAG, PROVIDER, RESEND_FLAG, ROOM, Sending
+from gagent_grpc.client.pending import HOLD_ORDER_FLAG, PROVIDER, RESEND_FLAG, ROOM, Sending, name_of, narrowed
 from gagent_grpc.client.questions import refusal
 from gagent_grpc.client.session import ClientSession
 from gagent_grpc.codec.plain import TRANSIENT_FIELD, acl_field, id_field
@@ -29,6 +29,8 @@ WhenFull = Literal["fail", "wait"]
 
 _BATCH_MESSAGES = 512
 _BATCH_BYTES = 1024 * 1024
+_MOST_ADDRESS_BYTES = 100 * 1_100
+"""What the addresses of one message hardly ever exceed; far below the limit it need not be looked at whether they do."""
 _SHARES = 4
 """Receivers without room for which messages may wait before they fill `max_queued_bytes`."""
 
@@ -53,6 +55,14 @@ def patience_of(when_full: WhenFull, report: Report = Report.RECEIPT) -> float:
 def waits_for(when_full: WhenFull, *, provider: bool) -> frozenset[Outcome]:
     """Return the refusals that a message waits out."""
     return (ROOM if when_full == "wait" else frozenset()) | (PROVIDER if provider else frozenset())
+
+
+def _longest_form(payload: bytes, receivers: Sequence[AgentIdentifier | str]) -> int:
+    """Return the bytes of a message that may wait for room: for some of its receivers alone it names those beside its body."""
+    if len(receivers) < 2:
+        return len(payload)
+    some = sorted(map(name_of, receivers), key=len)[1:]
+    return max(len(payload), len(narrowed(payload, some)))
 
 
 class Sender:
@@ -164,8 +174,11 @@ class Sender:
             raise PreconditionFailed(f"{self._name}: {text}")
         # A repetition is a little longer, and must fit as well.
         size = max(map(len, payloads)) + len(RESEND_FLAG)
-        if session.max_message_bytes and size > session.max_message_bytes:
-            raise MessageTooLarge(size, session.max_message_bytes)
+        limit = session.max_message_bytes
+        if limit and sending.patience and size + _MOST_ADDRESS_BYTES > limit:
+            size = max(map(_longest_form, payloads, receivers)) + len(RESEND_FLAG)
+        if limit and size > limit:
+            raise MessageTooLarge(size, limit)
         # One after the other, as they came: nobody who comes when there is room again passes those who waited for it.
         async with session.gate:
             while session.outbox.bytes > self._limits.max_queued_bytes and session.over is None:

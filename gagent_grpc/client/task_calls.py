@@ -19,7 +19,7 @@ import grpc
 
 from gagent_grpc.acp.free_json import json_text, parameters_text
 from gagent_grpc.acp.tasks import Attachment, DelegatedTask, OnExecutorLost, TaskEvent, TaskKey, TaskState
-from gagent_grpc.client.transport import Calls
+from gagent_grpc.client.transport import Calls, request_of
 from gagent_grpc.codec.tasks import (
     attachment_to_proto,
     event_from_proto,
@@ -99,13 +99,18 @@ class TaskCalls:
         return self._calls.max_backoff
 
     async def insist(
-        self, call: Callable[[], Awaitable[T]], *, failed: Callable[[BusError], None] = lambda error: None
+        self,
+        call: Callable[[], Awaitable[T]],
+        *,
+        failed: Callable[[BusError], None] = lambda error: None,
+        wait_for_provider: bool = False,
     ) -> T:
         """Return what ``call`` returns, called again with growing pauses while no bus is to be reached.
 
         Args:
             call: One attempt.
             failed: Hears of each attempt that is followed by another one.
+            wait_for_provider: Nobody who serves a role passes, too.
 
         Raises:
             BusError: What a repetition does not mend.
@@ -115,9 +120,9 @@ class TaskCalls:
             token = self._calls.token
             try:
                 return await call()
-            except NoProvider:
-                raise
             except Unavailable as error:
+                if isinstance(error, NoProvider) and not wait_for_provider:
+                    raise
                 failed(error)
                 pause = longest
             except Unauthenticated:
@@ -146,18 +151,20 @@ class TaskCalls:
 
     async def get(self, key: TaskKey) -> DelegatedTask:
         """Return a task."""
-        request = task_service_pb2.GetTaskRequest(task_id=key.task_id, delegator=key.delegator)
+        request = request_of(lambda: task_service_pb2.GetTaskRequest(task_id=key.task_id, delegator=key.delegator))
         return task_from_proto((await self._calls.unary((await self._stub()).GetTask, request)).task)
 
     async def list(
         self, *, delegator: str = "", executor: str = "", states: Sequence[TaskState] = (), page: int = _PAGE
     ) -> AsyncGenerator[DelegatedTask, None]:
         """Iterate over tasks, newest first, ``page`` at a time."""
-        request = task_service_pb2.ListTasksRequest(
-            delegator=delegator,
-            executor=executor,
-            states=[state_to_proto(state) for state in states],
-            max_results=page,
+        request = request_of(
+            lambda: task_service_pb2.ListTasksRequest(
+                delegator=delegator,
+                executor=executor,
+                states=[state_to_proto(state) for state in states],
+                max_results=page,
+            )
         )
         while True:
             response = await self._calls.unary((await self._stub()).ListTasks, request)
@@ -169,22 +176,28 @@ class TaskCalls:
 
     async def answer(self, key: TaskKey, value: Any) -> DelegatedTask:
         """Give input that was asked for."""
-        request = task_service_pb2.AnswerTaskRequest(
-            task_id=key.task_id, delegator=key.delegator, answer_json=json_text(value, "answer")
+        request = request_of(
+            lambda: task_service_pb2.AnswerTaskRequest(
+                task_id=key.task_id, delegator=key.delegator, answer_json=json_text(value, "answer")
+            )
         )
         return task_from_proto((await self._calls.unary((await self._stub()).AnswerTask, request)).task)
 
     async def signal(self, key: TaskKey, name: str, value: Any = None) -> DelegatedTask:
         """Tell the executor something."""
         text = "" if value is None else json_text(value, "value")
-        request = task_service_pb2.SignalTaskRequest(
-            task_id=key.task_id, delegator=key.delegator, name=name, value_json=text
+        request = request_of(
+            lambda: task_service_pb2.SignalTaskRequest(
+                task_id=key.task_id, delegator=key.delegator, name=name, value_json=text
+            )
         )
         return task_from_proto((await self._calls.unary((await self._stub()).SignalTask, request)).task)
 
     async def cancel(self, key: TaskKey, reason: str = "") -> DelegatedTask:
         """Ask to end a task."""
-        request = task_service_pb2.CancelTaskRequest(task_id=key.task_id, delegator=key.delegator, reason=reason)
+        request = request_of(
+            lambda: task_service_pb2.CancelTaskRequest(task_id=key.task_id, delegator=key.delegator, reason=reason)
+        )
         return task_from_proto((await self._calls.unary((await self._stub()).CancelTask, request)).task)
 
     async def watch(self, key: TaskKey, after: int | None = None) -> AsyncGenerator[DelegatedTask | TaskEvent, None]:
@@ -194,7 +207,9 @@ class TaskCalls:
             key: The task.
             after: Sequence of the last event that was read; None for what happens from now on only.
         """
-        request = task_service_pb2.WatchTaskRequest(task_id=key.task_id, delegator=key.delegator, after=after)
+        request = request_of(
+            lambda: task_service_pb2.WatchTaskRequest(task_id=key.task_id, delegator=key.delegator, after=after)
+        )
         call = await self._calls.begin((await self._stub()).WatchTask, request)
         try:
             while (told := await self._calls.read(call)) is not None:

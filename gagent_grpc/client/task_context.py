@@ -253,6 +253,7 @@ class TaskContext(_Attempt):
         attachments: Iterable[Attachment] = (),
         priority: Priority | None = None,
         timeout: float | None = None,
+        wait_for_provider: bool = False,
     ) -> Task:
         """Delegate a part of the work. The new task comes of this one: it ends with it, and expires no later.
 
@@ -274,6 +275,7 @@ class TaskContext(_Attempt):
             attachments=attachments,
             priority=self.task.priority if priority is None else priority,
             timeout=timeout,
+            wait_for_provider=wait_for_provider,
             parent=TaskKey(self.delegator, self.task_id),
         )
 

@@ -301,6 +301,7 @@ class Delegating(Following):
         attachments: Iterable[Attachment] = (),
         priority: Priority = Priority.NORMAL,
         timeout: float | None = None,
+        wait_for_provider: bool = False,
     ) -> Task:
         """Delegate a task, and return its handle once the bus keeps it durably and its executor has been handed it.
 
@@ -318,11 +319,14 @@ class Delegating(Following):
             max_attempts: Most attempts; by default 1, and 3 where it is handed over again.
             attachments: What belongs to it and lies elsewhere.
             priority: Urgency.
-            timeout: Seconds for reaching the bus; `request_timeout` (120 s) by default.
+            timeout: Seconds for reaching the bus, and for somebody who serves a role where that is waited for;
+                `request_timeout` (120 s) by default.
+            wait_for_provider: A role that nobody serves is tried again until somebody does; else NoProvider is raised at
+                once.
 
         Raises:
             AgentNotRegistered: Nobody has the name.
-            NoProvider: Nobody offers the service.
+            NoProvider: Nobody offers the service, or nobody came to offer it within ``timeout``.
             TaskAlreadyExists: The id has other data.
             MailboxFull: The target has no room.
             InvalidArgument: A value that cannot be sent.
@@ -342,6 +346,7 @@ class Delegating(Following):
             attachments=attachments,
             priority=priority,
             timeout=timeout,
+            wait_for_provider=wait_for_provider,
         )
 
     async def _delegate(
@@ -353,6 +358,7 @@ class Delegating(Following):
         task_id: str | None = None,
         max_attempts: int | None = None,
         timeout: float | None = None,
+        wait_for_provider: bool = False,
         parent: TaskKey | None = None,
         **more: Any,
     ) -> Task:
@@ -372,7 +378,9 @@ class Delegating(Following):
         try:
             async with asyncio.timeout(seconds):
                 try:
-                    task, _ = await calls.insist(lambda: calls.hand_over(request), failed=last.append)
+                    task, _ = await calls.insist(
+                        lambda: calls.hand_over(request), failed=last.append, wait_for_provider=wait_for_provider
+                    )
                 except TaskAlreadyExists as error:
                     if error.differs != "deadline" or not isinstance(more.get("deadline"), int | float):
                         raise

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import os
+from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 import grpc
@@ -19,6 +20,8 @@ from gagent_grpc import errors
 from gagent_grpc.codec.times import seconds_of
 from gagent_grpc.config import DEFAULT_ENDPOINT, MIB, SESSION_METADATA_KEY, ClientLimits
 from gagent_grpc.errors import DOMAIN, BusError, BusUnreachable
+
+MessageT = TypeVar("MessageT")
 
 OPTIONS: list[tuple[str, int]] = [
     # A dead or frozen bus is noticed after 20 + 5 s; the bus allows pings every 10 s.
@@ -41,6 +44,18 @@ OPTIONS: list[tuple[str, int]] = [
     # A client that retries knows its message ids; the transport does not.
     ("grpc.enable_retries", 0),
 ]
+
+
+def request_of(make: Callable[[], MessageT]) -> MessageT:
+    """Return the request, or a part of one, that ``make`` puts together.
+
+    Raises:
+        InvalidArgument: A value in it cannot travel.
+    """
+    try:
+        return make()
+    except (TypeError, ValueError) as error:
+        raise errors.InvalidArgument(f"the call cannot be made: {error}") from error
 
 
 def endpoints(bus: str | None) -> list[str]:

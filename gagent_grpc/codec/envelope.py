@@ -18,6 +18,7 @@ from gagent_grpc.acp.task_messages import TaskMessage
 from gagent_grpc.codec import task_messages
 from gagent_grpc.codec.acl import acl_from_proto, acl_to_proto
 from gagent_grpc.codec.alike import Likeness, likeness_of
+from gagent_grpc.codec.depth import check_depth
 from gagent_grpc.codec.times import seconds_of
 from gagent_grpc.envelope import Envelope, OnReceiverLost, Priority, Report
 from gagent_grpc.errors import InvalidArgument, shown
@@ -82,8 +83,10 @@ class EnvelopeCodec:
         made.id = message_id = message.id
         acl = message.acl
         # What is stored was taken, maybe before there was this limit; and a short message has no long ids.
-        if not digest and len(payload) > _MAX_FLOW_ID_BYTES:
-            _check_flow_ids(acl)
+        if not digest:
+            check_depth(payload)
+            if len(payload) > _MAX_FLOW_ID_BYTES:
+                _check_flow_ids(acl)
         body_bytes = self._read_acl(acl, made) if acl.performative else 0
         more = len(payload) - len(message_id) - body_bytes - _frame_size(body_bytes)
         hold_order = more == _HOLD_ORDER_BYTES and message.hold_order

@@ -13,6 +13,7 @@ import contextlib
 import json
 import logging
 import random
+import re
 from collections import OrderedDict, deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -49,6 +50,9 @@ if TYPE_CHECKING:
     from gagent_grpc.client.acp.client import ACPcredentials, ACPLink
 
 _logger = logging.getLogger(__name__)
+_frame_logger = logging.getLogger(f"{__name__}.frames")
+# Below this level websockets tells the headers with the token in them, and what messages say.
+_frame_logger.setLevel(logging.INFO)
 
 _FINAL = (AgentAlreadyRegistered, Unauthorised, Unauthenticated, InvalidArgument, PreconditionFailed)
 """Errors after which trying again by itself would be wrong or in vain."""
@@ -58,6 +62,8 @@ _ENDINGS: dict[int, type[BusError]] = {
     CloseCode.TOKEN_REVOKED: Unauthenticated,
 }
 _CLOSE_TIMEOUT = 5.0
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
+"""Form of a bearer token (RFC 6750 §2.1)."""
 _MAX_FRAME_BYTES = 16 * 1024 * 1024
 """Largest frame of the gateway: a message of the largest size with all of its text escaped."""
 
@@ -194,7 +200,7 @@ class SocketLink:
             opened = False
             try:
                 async with await self._connect() as socket:
-                    self._take_up(json_value(str(await socket.recv()), "welcome"))
+                    self._take_up(json_value(await self._first_word(socket), "welcome"))
                     opened = True
                     if not connected.done():
                         connected.set_result(None)
@@ -238,6 +244,7 @@ class SocketLink:
                 close_timeout=_CLOSE_TIMEOUT,
                 max_size=_MAX_FRAME_BYTES,
                 compression=None,
+                logger=_frame_logger,
                 # Nobody else is on the way to this machine.
                 proxy=None if self._is_local else True,
             )
@@ -247,6 +254,22 @@ class SocketLink:
             raise InvalidArgument(f"no URL of a gateway: {error}", field="server_url") from error
         except (OSError, InvalidHandshake) as error:
             raise BusUnreachable(self._endpoint, "no gateway answers; it is served by gagent serve --web") from error
+
+    async def _first_word(self, socket: ClientConnection) -> str:
+        """Return the first frame of a socket.
+
+        Raises:
+            BusUnreachable: None came in time.
+        """
+        try:
+            async with asyncio.timeout(self._limits.connect_timeout):
+                return str(await socket.recv())
+        except (TimeoutError, asyncio.CancelledError) as error:
+            # What says nothing would not answer a farewell either.
+            socket.transport.abort()
+            if isinstance(error, TimeoutError):
+                raise BusUnreachable(self._endpoint, "what answers says nothing; is it a gateway?") from error
+            raise
 
     def _take_up(self, welcome: Any) -> None:
         if not isinstance(welcome, dict) or welcome.get("control") != "welcome":
@@ -358,6 +381,8 @@ class SocketLink:
             retry_after = after / 1000 if isinstance(after, int | float) else None
             receiver = str(receipt.get("receiver") or "")
             sent.done.set_exception(DeliveryRefused(outcome, receiver, reason, retry_after))
+        # Whoever sent it may have given up.
+        sent.done.exception()
 
     def _why(self, closed: ConnectionClosed) -> BusError:
         """Return the error that the end of a socket stands for."""
@@ -379,12 +404,16 @@ def open_link(url: str, agent_id: str, credentials: ACPcredentials, limits: Clie
         limits: Intervals and bounds; None for the defaults.
 
     Raises:
-        InvalidArgument: The URL has no host, or a user in it.
+        InvalidArgument: The URL has no host, or a user in it; or the token is none.
     """
     parts = urlsplit(url)
     if not parts.hostname or parts.username is not None:
         text = "server_url without a host, or with a user; expected ws://HOST:PORT/acp, and a token in the credentials"
         raise InvalidArgument(text, field="server_url")
+    if credentials.token and not _TOKEN.fullmatch(credentials.token):
+        # Such as the line end of the file that it was read from, which would begin another header.
+        text = "the token has characters that no token has, such as a blank or a line end; expected such as gag_..."
+        raise InvalidArgument(text, field="credentials")
     return SocketLink(url, agent_id, credentials.token, limits or ClientLimits())
 
 

@@ -87,18 +87,21 @@ class Gateway:
         """Read the tokens again whenever their file has changed, and close the sockets of those that ended. Never returns."""
         while True:
             await asyncio.sleep(self._limits.token_check_interval)
-            try:
-                if self._tokens.refresh():
-                    _logger.info("tokens read again: %d", len(self._tokens.tokens))
-            except ConfigurationError as error:
-                _logger.error("tokens are as they were before: %s", error)  # noqa: TRY400  # No bug of ours.
+            self._refresh_tokens()
             for socket in list(self._sockets.values()):
                 token = socket.admission.token
                 if token is None and self._tokens.required:
                     # Who came in by the open door is out with the first token.
                     socket.end(CloseCode.TOKEN_REVOKED, "a token is required now")
-                elif token is not None and not self._tokens.is_valid(token):
+                elif token is not None and not self._tokens.stands_for(token, socket.admission.name):
                     socket.end(CloseCode.TOKEN_REVOKED, "the token is not valid any more")
+
+    def _refresh_tokens(self) -> None:
+        try:
+            if self._tokens.refresh():
+                _logger.info("tokens read again: %d", len(self._tokens.tokens))
+        except ConfigurationError as error:
+            _logger.error("tokens are as they were before: %s", error)  # noqa: TRY400  # No bug of ours.
 
     async def drain(self) -> None:
         """Let nobody in any more, and close every socket as one that finds a bus again later. Idempotent."""
@@ -148,6 +151,8 @@ class Gateway:
     def _admit(self, websocket: WebSocket) -> Admission:
         if self._draining or self._origins is None:
             raise BusDraining("the bus shuts down; look for it again later")
+        # A token that was issued just now is good at once, and one that was revoked is not.
+        self._refresh_tokens()
         admission = admit(
             websocket.scope["headers"],
             websocket.scope["query_string"],

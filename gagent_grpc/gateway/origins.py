@@ -59,7 +59,7 @@ class Address(NamedTuple):
         """
         host, colon, port = text.rpartition(":")
         bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-        is_digits = port.isascii() and port.isdecimal()
+        is_digits = port.isascii() and port.isdecimal() and len(port) <= 5
         if not colon or not bare or not is_digits or int(port) > 65535 or (":" in bare and bare == host):
             raise ConfigurationError(
                 f"web address {shown(text)}: expected HOST:PORT, such as 127.0.0.1:8080 or [::1]:8080"

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import enum
+import itertools
 import json
 import logging
 from collections import deque
@@ -46,8 +47,12 @@ _logger = logging.getLogger(__name__)
 
 _BAD_IN_A_ROW = 100
 """Frames that say nothing known, without one in between that does, after which a socket is closed."""
+_FRAMES_IN_A_TURN = 16
+"""Frames of one socket after which the others have their turn."""
 _CLOSE_TIMEOUT = 2.0
 """Seconds for the last words of a socket, and again for those of its session."""
+_LINGER = 10.0
+"""Seconds after which a connection is gone that was closed while its peer reads nothing."""
 
 
 class CloseCode(enum.IntEnum):
@@ -159,8 +164,11 @@ class Socket:
         assert self._end is not None
         code, reason = self._end
         _logger.info("%s: socket closed: %s", self.agent.name, reason or "the client is gone")
-        if code is not None:
-            await self._close(code, reason)
+        try:
+            if code is not None:
+                await self._close(code, reason)
+        finally:
+            self._wire.give_up(_LINGER)
 
     def end(self, code: CloseCode | None, reason: str = "") -> None:
         """Have the socket end; the first reason counts."""
@@ -304,7 +312,10 @@ class Socket:
     # ---- from the client -------------------------------------------------------------------------------------------
 
     async def _read(self, group: asyncio.TaskGroup) -> None:
-        while True:
+        for number in itertools.count(1):
+            if number % _FRAMES_IN_A_TURN == 0:
+                # What has come already is read without a wait, and thousands of frames may have come.
+                await asyncio.sleep(0)
             told = await self._websocket.receive()
             if told["type"] == "websocket.disconnect":
                 self.end(None)
@@ -437,8 +448,9 @@ class Socket:
         key = (wish.delegator, wish.task_id)
         before = self._watches.pop(key, None)
         if before is not None:
-            # From another event on.
+            # From another event on. Waited for, so that no client begins more of them than end.
             before.cancel()
+            await asyncio.wait({before})
         if len(self._watches) >= self._limits.max_watches:
             text = f"watch: {self._limits.max_watches} tasks are watched already; expected an unwatch before"
             await self._write(frames.control_refused(frames.BadFrame(text, control="watch")))

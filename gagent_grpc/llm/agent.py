@@ -20,7 +20,7 @@ from gagent_grpc.acl.performative import Performative
 from gagent_grpc.acp.free_json import json_text
 from gagent_grpc.client.agent import Agent
 from gagent_grpc.client.answers import Fail, Refuse
-from gagent_grpc.client.message import Received
+from gagent_grpc.client.message import Received, answer_headers
 from gagent_grpc.client.task_context import TaskContext
 from gagent_grpc.config import ClientLimits
 from gagent_grpc.errors import InvalidArgument, TaskRefused
@@ -191,7 +191,8 @@ class LLMAgent(Agent):
             return Fail(f"{Trouble.TIMEOUT}: {text}")
         tools = None
         if self._bus_tools is not None:
-            tools = self._bus_tools.for_question(self, chain_of(self._full(sender), message.user_parameters), deadline)
+            chain = chain_of(self._full(sender), message.user_parameters)
+            tools = self._bus_tools.for_question(self, chain, deadline, headers=answer_headers(message))
         key = Key(sender, message.conversation_id or "")
         try:
             return await self._answering.answer(key, question, deadline=deadline, tools=tools)

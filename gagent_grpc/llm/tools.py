@@ -132,7 +132,12 @@ class BusTools:
         """The tools, as the model is shown them."""
 
     def for_question(
-        self, agent: Agent, chain: Sequence[str], deadline: float, task: TaskContext | None = None
+        self,
+        agent: Agent,
+        chain: Sequence[str],
+        deadline: float,
+        task: TaskContext | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> QuestionTools | None:
         """Return the tools for one question; None where too many agents led to it.
 
@@ -141,11 +146,12 @@ class BusTools:
             chain: Agents that led to the question, the one who asked last.
             deadline: When the question must be answered, by the clock of the loop.
             task: The task that the question is; None for a message.
+            headers: Headers of a message that comes of the question, as `answer_headers` makes them; None for a task.
         """
         if len(chain) > self.max_depth:
             _logger.info("%s: %d agents led to a question; its model gets no tools", agent.name, len(chain))
             return None
-        return QuestionTools(self, agent, chain, deadline, task)
+        return QuestionTools(self, agent, chain, deadline, task, headers)
 
 
 class _Unusable(Exception):
@@ -156,12 +162,19 @@ class QuestionTools:
     """The tools for one question: a `Toolbox`."""
 
     def __init__(
-        self, rules: BusTools, agent: Agent, chain: Sequence[str], deadline: float, task: TaskContext | None
+        self,
+        rules: BusTools,
+        agent: Agent,
+        chain: Sequence[str],
+        deadline: float,
+        task: TaskContext | None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         self._rules = rules
         self._agent = agent
         self._deadline = deadline
         self._task = task
+        self._headers = headers
         self._chain = tuple(chain)
         self._used = 0
         self._mark = new_id()
@@ -274,6 +287,7 @@ class QuestionTools:
                 conversation_id=conversation_id,
                 reply_by=moment(time.time() + left),
                 user_parameters=parameters_with(self._next_chain),
+                headers=self._headers,
             )
         except (AnswerTimeout, asyncio.CancelledError):
             # Nobody waits any more: whoever was asked need not go on.

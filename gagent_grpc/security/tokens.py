@@ -34,6 +34,7 @@ _VERSION = 1
 _ID_BYTES = 6
 _SECRET_BYTES = 32
 _TOKEN = re.compile(rf"{PREFIX}([0-9a-f]{{{2 * _ID_BYTES}}})_([A-Za-z0-9_-]{{43}})")
+_ID = re.compile(rf"[0-9a-f]{{{2 * _ID_BYTES}}}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _NOBODY = hashlib.sha256(b"").hexdigest()
 _MAX_LABEL = 200
@@ -137,6 +138,11 @@ class TokenFile:
         found = self._tokens.get(token.id)
         return found is not None and found.digest == token.digest and found.state() == "valid"
 
+    def stands_for(self, token: Token, name: str) -> bool:
+        """Whether a token that was valid once is so now, and may act for the agent of this local name."""
+        found = self._tokens.get(token.id)
+        return found is not None and self.is_valid(token) and found.allows(name)
+
     def get(self, token_id: str) -> Token | None:
         """Return the token of an id as it is known now."""
         return self._tokens.get(token_id)
@@ -235,9 +241,17 @@ class TokenFile:
         if self.path is None:
             return {}
         try:
-            with open(self.path, "rb") as file:
-                mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-                data = file.read(_MAX_FILE_BYTES + 1)
+            # A pipe in its place would not be waited for.
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                found = os.fstat(descriptor)
+                if not stat.S_ISREG(found.st_mode):
+                    raise ConfigurationError(f"{self.path}: is no file; expected what gagent auth token issue writes")
+                mode = stat.S_IMODE(found.st_mode)
+                with open(descriptor, "rb", closefd=False) as file:
+                    data = file.read(_MAX_FILE_BYTES + 1)
+            finally:
+                os.close(descriptor)
         except FileNotFoundError:
             return {}
         except OSError as error:
@@ -249,7 +263,7 @@ class TokenFile:
             raise ConfigurationError(f"{self.path}: over {_MAX_FILE_BYTES:,} bytes; no file of tokens")
         try:
             return {one.id: one for one in _from_json(json.loads(data))}
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError, InvalidArgument) as error:
             # Which value it is could be a secret that somebody wrote there by mistake.
             text = f"{self.path}: no file of tokens of this version"
             raise ConfigurationError(f"{text}; expected what gagent auth token issue writes") from error
@@ -299,7 +313,17 @@ def check_pattern(pattern: str) -> str:
 def _matches(pattern: str, name: str) -> bool:
     if "*" not in pattern:
         return pattern == name
-    return re.fullmatch(".*".join(map(re.escape, re.split(r"\*+", pattern))), name, re.DOTALL) is not None
+    # Not by a regular expression, where some names would take hours against a pattern of several stars.
+    first, *middle, last = pattern.split("*")
+    at, end = len(first), len(name) - len(last)
+    if at > end or not name.startswith(first) or not name.endswith(last):
+        return False
+    for part in middle:
+        found = name.find(part, at, end)
+        if found < 0:
+            return False
+        at = found + len(part)
+    return True
 
 
 def _to_json(token: Token) -> dict[str, Any]:
@@ -318,16 +342,24 @@ def _to_json(token: Token) -> dict[str, Any]:
 
 
 def _from_json(found: Any) -> Iterator[Token]:
-    """Yield the tokens in the value of a file; what is of another form raises ValueError, TypeError or KeyError."""
+    """Yield the tokens in the value of a file.
+
+    What is of another form raises ValueError, TypeError, KeyError, OverflowError or InvalidArgument.
+    """
     if found["version"] != _VERSION or not isinstance(found["tokens"], list):
         raise ValueError("of another version")
+    ids: set[str] = set()
     for one in found["tokens"]:
         digest, agents = one["sha256"], one["agents"]
-        if not _DIGEST.fullmatch(digest) or not isinstance(agents, list) or not isinstance(one["id"], str):
+        if not _DIGEST.fullmatch(digest) or not isinstance(agents, list) or not _ID.fullmatch(one["id"]):
             raise ValueError("of another form")
+        if one["id"] in ids:
+            # Which of them counts would be a matter of their order, and one may be revoked.
+            raise ValueError("an id is there twice")
+        ids.add(one["id"])
         yield Token(
             one["id"],
-            tuple(str(name) for name in agents),
+            tuple(check_pattern(name) for name in agents),
             digest,
             _moment(one["created_at"]),
             str(one.get("label", "")),

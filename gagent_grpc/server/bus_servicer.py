@@ -26,6 +26,7 @@ from gagent_grpc.errors import (
     Unavailable,
     first_error,
 )
+from gagent_grpc.pb.gagent.internal.v1 import bus_frames_pb2 as twin
 from gagent_grpc.server import frames
 from gagent_grpc.server.identity import caller_of, principal_of
 from gagent_grpc.server.receipts import ReceiptCollector
@@ -35,6 +36,9 @@ _log = logging.getLogger(__name__)
 Context = grpc.aio.ServicerContext[bytes, bytes]
 _SLICE = 512
 """Messages, and receivers, that are routed in one go: a frame may hold a million empty ones, or name 200,000 receivers."""
+
+_REJECTS = 100
+"""Rejected deliveries that are given up in one go: each is a dead letter, and a failure for its sender."""
 
 _MAX_RECEIPTS = 10_000
 """Receipts of one `Send`: few enough that its response can travel, whatever they have to say."""
@@ -131,13 +135,7 @@ class BusServicer:
             if kind == "send":
                 await self._submit(session, frame.send.messages)
             elif kind == "settle":
-                settle = frame.settle
-                session.settle(
-                    ack_through_tag=settle.ack_through_tag,
-                    acks=settle.ack_sequences,
-                    nacks=frames.nacks_from_frame(settle.nacks),
-                    rejects=[(reject.sequence, reject.reason[:1000]) for reject in settle.rejects],
-                )
+                await self._settle(session, frame.settle)
             elif kind == "window":
                 session.set_window(frame.window.messages, frame.window.bytes)
             elif kind == "subscribe":
@@ -166,6 +164,19 @@ class BusServicer:
                 await session.room_to_send()
                 if part or start + _SLICE < len(messages):
                     await asyncio.sleep(0)
+
+    @staticmethod
+    async def _settle(session: Session, settle: twin.SettleBatch) -> None:
+        rejects = [(reject.sequence, reject.reason[:1000]) for reject in settle.rejects]
+        session.settle(
+            ack_through_tag=settle.ack_through_tag,
+            acks=settle.ack_sequences,
+            nacks=frames.nacks_from_frame(settle.nacks),
+            rejects=rejects[:_REJECTS],
+        )
+        for start in range(_REJECTS, len(rejects), _REJECTS):
+            await asyncio.sleep(0)
+            session.settle(ack_through_tag=0, acks=(), nacks=(), rejects=rejects[start : start + _REJECTS])
 
     @staticmethod
     async def _watch(session: Session) -> None:

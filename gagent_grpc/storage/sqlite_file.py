@@ -21,6 +21,7 @@ import apsw
 from gagent_grpc.bus.ports import StoredContext, StoredKey, StoredPlatform, StoredTask
 from gagent_grpc.errors import BusError, ConfigurationError, StoreUnavailable
 from gagent_grpc.storage import sqlite_rows
+from gagent_grpc.storage.sqlite_names import FileNames
 from gagent_grpc.storage.sqlite_rows import Operation, Row, Value
 
 APPLICATION_ID = 0x67416742
@@ -312,6 +313,9 @@ class SqliteFile:
             self._max_pages = _MOST_PAGES if max_bytes is None else max(1, max_bytes // page_size)
             self._connection.pragma("max_page_count", self._max_pages)
             self._page_limit = self._max_pages
+            # Also the lock: with another one in its place, a second bus could open the database.
+            self._names = FileNames(Path(f"{path}{end}") for end in ("", "-wal", ".lock"))
+            self._names.check()
             # Kept for `close`: what was opened last is closed first, so the lock outlives the connection.
             self._resources = resources.pop_all()
 
@@ -381,6 +385,7 @@ class SqliteFile:
 
         Raises:
             apsw.Error: One of `PASSING_ERRORS` when a later try may succeed.
+            StoreUnavailable: The file under the name of the database is not the one that is open any more.
         """
         accepts: list[Row] = []
         attempts: dict[tuple[Value, Value], Row] = {}
@@ -398,6 +403,7 @@ class SqliteFile:
             for gathered in (accepts, attempts, settles, buried, exhumed):
                 gathered.clear()
 
+        self._names.check()
         if bounded:
             self._leave_space(operations)
         limit = self._max_pages if bounded else _MOST_PAGES
@@ -423,6 +429,8 @@ class SqliteFile:
                     for statement in _STATEMENTS[kind]:
                         self._connection.execute(statement, row)
             write_gathered()
+        # Once more: nobody is told of what the next start would not find.
+        self._names.check()
 
     def _leave_space(self, operations: Sequence[Operation]) -> None:
         """Make sure that the disk takes new messages and still has space for removing what is stored.

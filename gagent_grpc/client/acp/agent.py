@@ -51,10 +51,10 @@ class ACPAgent:
         if isinstance(agent, Agent):
             self.service = ACPService(agent, **options)
         else:
+            host = str(host)
             address = f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
             self.service = ACPService(agent, bus=address, **options)
         self._hooks: dict[str, Callable[..., Any]] = {}
-        self._changes: asyncio.Queue[bool] = asyncio.Queue()
         if self._hook("on_message") is not None:
             self._serve()
 
@@ -86,30 +86,31 @@ class ACPAgent:
         """Serve until cancelled, superseded or terminated; close politely at the end.
 
         Raises:
+            PreconditionFailed: It runs already, or it was terminated.
             SessionSuperseded: A newer session of this agent took over.
             BusUnreachable, AgentAlreadyRegistered, BusError: As `Agent.run`.
         """
         hearing = self.service.agent._session.connection_handlers
         # Told in passing, in the midst of the session: the hooks run in a task of their own, in order.
-        self._changes = asyncio.Queue()
-        hears = self._changes.put_nowait
+        changes: asyncio.Queue[bool] = asyncio.Queue()
+        hears = changes.put_nowait
         hearing.append(hears)
-        telling = asyncio.create_task(self._tell())
+        telling = asyncio.create_task(self._tell(changes))
         try:
             async with self.service:
                 await self.service.wait()
         finally:
             hearing.remove(hears)
             # What happened last is told, too.
-            self._changes.put_nowait(_END)
+            changes.put_nowait(_END)
             await asyncio.wait({telling})
 
     async def stop(self) -> None:
         """Close politely; `run` returns. Idempotent."""
         await self.service.agent.aclose()
 
-    async def _tell(self) -> None:
-        while (is_open := await self._changes.get()) is not _END:
+    async def _tell(self, changes: asyncio.Queue[bool]) -> None:
+        while (is_open := await changes.get()) is not _END:
             name = "on_connect" if is_open else "on_disconnect"
             hook = self._hook(name)
             if hook is None:

@@ -6,7 +6,6 @@ Owns: what its URL means. Leaves to others: the way over gRPC (`client.agent`), 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import importlib
 import logging
 from collections.abc import AsyncIterator, Callable
@@ -181,10 +180,20 @@ class ACPClient:
         return await self._connected().get(timeout)
 
     async def __aiter__(self) -> AsyncIterator[ACPMessage]:
-        """Iterate over the messages that come, until the client is closed."""
-        while self._link is not None:
-            with contextlib.suppress(PreconditionFailed):
-                yield await self.receive()
+        """Iterate over the messages that come, until the client is closed.
+
+        Raises:
+            BusError: The session is over, as for an agent that was terminated.
+        """
+        while (link := self._link) is not None:
+            try:
+                message = await link.get(None)
+            except PreconditionFailed:
+                if self._link is link:
+                    # Nobody closed the client: there will be no message any more, however often it is asked for one.
+                    raise
+                continue
+            yield message
 
     async def aclose(self) -> None:
         """Disconnect; what was not received comes again to the next session. Idempotent."""

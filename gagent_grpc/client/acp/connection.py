@@ -83,8 +83,8 @@ class ACPConnection:
             InvalidArgument: ``max_retries`` is no such number; or as for `send`.
             MessageTooLarge, PreconditionFailed, BusError: As `send`.
         """
-        if max_retries < 1:
-            raise InvalidArgument(f"max_retries {max_retries}; expected 1 or more", field="max_retries")
+        if not isinstance(max_retries, int) or max_retries < 1:
+            raise InvalidArgument(f"max_retries {max_retries!r}; expected 1 or more", field="max_retries")
         made = self._addressed(message)
         wait, failure = self._limits.initial_backoff, BusError("no attempt was made")
         for attempt in range(max_retries):

@@ -117,6 +117,10 @@ def encoded_acp(
     if not (message.target or to):
         raise MissingParameter("acp-message", "target")
     metadata = message.metadata or ACPMetadata()
+    _check_text(message.id, "id")
+    _check_text(metadata.trace, "metadata.trace")
+    for address in to:
+        _check_text(address, "to")
     made = bus_service_pb2.BusMessage(id=message.id or new_id(), to=to, transient=transient)
     if metadata.urgency is not Priority.NORMAL:
         made.priority = int(metadata.urgency)  # type: ignore[assignment]  # [assignment]: same numbers by test.
@@ -132,6 +136,14 @@ def encoded_acp(
         made.headers[_TRACE] = metadata.trace
     acp_to_proto(message, made.acp)
     return made.SerializeToString()
+
+
+def _check_text(text: str | None, field: str) -> None:
+    try:
+        if text is not None:
+            text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(f"{field}: has a lone surrogate; expected valid Unicode", field=field) from error
 
 
 def headers_after(original: ACPMessage) -> dict[str, str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
@@ -82,10 +83,10 @@ class ACPService:
 
         Raises:
             InvalidName: ``agent_id`` is no valid name.
-            InvalidArgument: ``heartbeat_interval`` is negative, or another argument is given beside an `Agent`.
+            InvalidArgument: ``heartbeat_interval`` is no such number, or another argument is given beside an `Agent`.
         """
-        if heartbeat_interval < 0:
-            text = f"heartbeat_interval {heartbeat_interval:g}; expected seconds, or 0 for none"
+        if not (isinstance(heartbeat_interval, int | float) and 0 <= heartbeat_interval < math.inf):
+            text = f"heartbeat_interval {heartbeat_interval!r}; expected seconds, or 0 for none"
             raise InvalidArgument(text, field="heartbeat_interval")
         if isinstance(agent_id, Agent):
             if bus is not None or services or limits is not None:
@@ -101,6 +102,7 @@ class ACPService:
         """Seconds between HEARTBEATs; a change counts from the next `start`."""
         self._owns_agent = False
         self._watcher: asyncio.Task[None] | None = None
+        self._opening = False
         self._stop_beating: Callable[[], object] = lambda: None
         self.agent._acp.attach(self.handlers, self._claim)
         self.agent.on_delegate(self._work)
@@ -116,14 +118,19 @@ class ACPService:
         """Open the agent, unless it is open, and begin with heartbeats.
 
         Raises:
-            PreconditionFailed: The service has been started.
+            PreconditionFailed: The service has been started, or is being started.
             BusUnreachable, AgentAlreadyRegistered, BusError: As for opening an `Agent`.
         """
-        if self._watcher is not None:
+        if self._watcher is not None or self._opening:
             raise PreconditionFailed(f"{self.agent.name}: the service has been started already")
         self._owns_agent = self.agent._keeper is None
         if self._owns_agent:
-            await self.agent.__aenter__()
+            # Whoever starts it meanwhile would take the agent for one that somebody else opened.
+            self._opening = True
+            try:
+                await self.agent.__aenter__()
+            finally:
+                self._opening = False
         self._watcher = asyncio.create_task(self._watch())
         if self.heartbeat_interval:
             self._stop_beating = self.agent.every(self.heartbeat_interval, self._beat).cancel
@@ -242,14 +249,14 @@ class ACPService:
         Args:
             message: What is sent; its own target does not matter.
             targets: Agents; None for every connected agent but this one and ephemeral ones, whether there is a connection
-                with it or not.
+                with it or not. One name alone is a list of one.
             transient: Need not survive a restart of the bus.
 
         Returns:
             A receipt for each target, by the name that was given; of None by `name@platform`.
 
         Raises:
-            InvalidArgument: The message has a value that cannot be sent.
+            InvalidArgument: The message has a value that cannot be sent, or a target is no text.
             PreconditionFailed: The service is not started, or was stopped meanwhile.
             BusError: The session is over, or the AMS was not reached.
         """
@@ -257,12 +264,25 @@ class ACPService:
         if targets is None:
             entries = await self.agent.ams.search_all()
             targets = [one.name for one in entries if one.connected and one.name != self.agent.aid]
-        names = list(dict.fromkeys(targets))
+        # Text is a series of texts, too: its letters are nobody's names.
+        names = [targets] if isinstance(targets, str) else list(dict.fromkeys(targets))
         made = self.agent.filled(message.replace(target=None))
-        parts = [names[at : at + _BROADCAST] for at in range(0, len(names), _BROADCAST)]
-        async with asyncio.TaskGroup() as group:
-            sent = [group.create_task(self._send_part(made, part, transient=transient)) for part in parts]
-        return {name: receipt for one in sent for name, receipt in one.result().items()}
+        found: dict[str, Receipt] = {}
+        for name in names:
+            why = _no_address(name)
+            if why:
+                found[name] = Receipt(Outcome.INVALID, name, why, field="to")
+        sound = [name for name in names if name not in found]
+        parts = [sound[at : at + _BROADCAST] for at in range(0, len(sound), _BROADCAST)]
+        try:
+            async with asyncio.TaskGroup() as group:
+                sent = [group.create_task(self._send_part(made, part, transient=transient)) for part in parts]
+        except ExceptionGroup as group_error:
+            # They all fail of the same; whoever calls is told of one.
+            raise group_error.exceptions[0] from None
+        for one in sent:
+            found.update(one.result())
+        return {name: found[name] for name in names}
 
     async def _send_part(self, message: ACPMessage, targets: list[str], *, transient: bool) -> dict[str, Receipt]:
         found = {name: Receipt(Outcome.ACCEPTED, name) for name in targets}
@@ -304,6 +324,10 @@ class ACPService:
         Raises:
             AgentNotRegistered, TaskAlreadyExists, InvalidArgument, PreconditionFailed, BusError: As `Agent.delegate`.
         """
+        given: Any = parameters
+        if given is not None and not isinstance(given, Mapping):
+            text = f"parameters of type {type(given).__name__}; expected an object, or None"
+            raise InvalidArgument(text, field="parameters")
         task = await self.agent.delegate(
             target_agent,
             task_description,
@@ -386,6 +410,24 @@ class ACPService:
     def _bare(self, name: str) -> str:
         """Return a name as the bus tells it of a sender: the bare one for an agent of this platform."""
         return name.removesuffix(f"@{self.agent.aid.partition('@')[2]}")
+
+
+def _no_address(name: object) -> str:
+    """Return why a target cannot travel as an address; "" when it can.
+
+    Raises:
+        InvalidArgument: It is no text, so that no receipt can name it.
+    """
+    if not isinstance(name, str):
+        raise InvalidArgument(f"a target of type {type(name).__name__}; expected the name of an agent", field="targets")
+    if not name:
+        # Its receipt would be taken for one about the message as a whole.
+        return "the name is empty"
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return "the name has a lone surrogate; expected valid Unicode"
+    return ""
 
 
 def _status(task: DelegatedTask) -> dict[str, Any]:

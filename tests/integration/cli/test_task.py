@@ -57,6 +57,24 @@ asyncio.run(main())
 """
 
 
+HALF_A_CHARACTER = """
+import asyncio, os
+import grpc
+from gagent_grpc import Agent
+from gagent_grpc.config import SESSION_METADATA_KEY
+from gagent_grpc.pb.gagent.v1.task_service_pb2 import DelegateTaskRequest
+from gagent_grpc.pb.gagent.v1.task_service_pb2_grpc import TaskServiceStub
+
+async def main():
+    async with Agent("other", bus=os.environ["GAGENT_BUS"]) as other, grpc.aio.insecure_channel(os.environ["GAGENT_BUS"]) as channel:
+        # As programs in other languages write it; this library would not.
+        request = DelegateTaskRequest(task_id="half", target="worker", description="refuse", parameters_json='{"x":"\\\\ud800"}')
+        await TaskServiceStub(channel).DelegateTask(request, metadata=((SESSION_METADATA_KEY, other._session.token),))
+
+asyncio.run(main())
+"""
+
+
 @pytest.fixture(scope="module")
 def works(town: Place) -> Iterator[Place]:
     """A place with a bus and an agent that works on tasks."""
@@ -86,6 +104,14 @@ def test_delegated_task_is_waited_for_and_its_result_printed(works: Place) -> No
     task = json.loads(piped.stdout)
     assert repr(task["result"]) == repr(json.loads(order))
     assert (task["state"], task["delegator"], task["executor"]) == ("completed", "cli-tasks@local", "worker@local")
+
+
+def test_half_a_character_in_json_of_others_is_shown_as_json_says_it(works: Place) -> None:
+    subprocess.run([sys.executable, "-c", HALF_A_CHARACTER], env=works.env, check=True, timeout=30)
+    shown = works.gagent("task", "get", "half", "--delegator", "other", "--json")
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert '{\n    "x": "\\ud800"\n  }' in shown.stdout
+    assert json.loads(shown.stdout)["parameters"] == {"x": "\ud800"}
 
 
 def test_counts_of_the_bus_tell_what_runs(works: Place) -> None:

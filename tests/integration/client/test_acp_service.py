@@ -285,7 +285,7 @@ async def test_a_broadcast_tells_what_became_of_it_for_each_target(services: Any
     for name, box in zip(("a", "b"), heard, strict=True):
         (await agents(name)).on_acp()(box)
     results = await planner.broadcast(
-        ACPMessage(type="notification", content="news"), ["a", "nobody", "b", "x@server2"]
+        ACPMessage(type=ACPMessageType.NOTIFICATION, content="news"), ["a", "nobody", "b", "x@server2"]
     )
     assert {name: one.outcome for name, one in results.items()} == {
         "a": Outcome.ACCEPTED,
@@ -309,7 +309,7 @@ async def test_a_broadcast_without_targets_is_for_every_connected_agent_but_the_
     (await agents("a")).on_acp()(other)
     away = await agents("away")
     await away.aclose()
-    results = await planner.broadcast(ACPMessage(type="notification", content="news"))
+    results = await planner.broadcast(ACPMessage(type=ACPMessageType.NOTIFICATION, content="news"))
     assert list(results) == ["a@local"]
     assert await other.holds(1) == ["news"]
     assert own.messages == []
@@ -319,15 +319,43 @@ async def test_a_broadcast_reaches_more_than_one_message_can_name(services: Any,
     planner = await services("planner")
     await agents("a")
     names = ["a", *(f"nobody-{number}" for number in range(150))]
-    results = await planner.broadcast(ACPMessage(type="notification"), names)
+    results = await planner.broadcast(ACPMessage(type=ACPMessageType.NOTIFICATION), names)
     assert list(results) == names
     assert [name for name, one in results.items() if one.delivered] == ["a"]
-    assert await planner.broadcast(ACPMessage(type="notification"), []) == {}
+    assert await planner.broadcast(ACPMessage(type=ACPMessageType.NOTIFICATION), []) == {}
+
+
+async def test_a_broadcast_to_what_is_no_name_keeps_it_from_nobody(services: Any, agents: Any, inbox: Any) -> None:
+    planner = await services("planner")
+    await agents("helper", inbox)
+    news = ACPMessage(type=ACPMessageType.NOTIFICATION, content="news")
+    told = await planner.broadcast(news, ["helper", "\ud800", "", "a b"])
+    assert {name: receipt.outcome for name, receipt in told.items()} == {
+        "helper": Outcome.ACCEPTED,
+        "\ud800": Outcome.INVALID,
+        "": Outcome.INVALID,
+        "a b": Outcome.INVALID,
+    }
+    # A name alone is one target, and its letters are none.
+    assert [*await planner.broadcast(news, "helper")] == ["helper"]
+    await inbox.holds(2)
+    with pytest.raises(InvalidArgument, match="target of type int"):
+        await planner.broadcast(news, ["helper", 5])
+
+
+async def test_what_ends_a_broadcast_is_one_error(services: Any) -> None:
+    planner = await services("planner")
+    names = [f"n{number}" for number in range(250)]
+    with pytest.raises(InvalidArgument, match="content"):
+        await planner.broadcast(ACPMessage(type=ACPMessageType.NOTIFICATION, content={1}), names)
+    await planner.agent.aclose()
+    with pytest.raises(PreconditionFailed, match="closed"):
+        await planner.broadcast(ACPMessage(type=ACPMessageType.NOTIFICATION, content="news"), names)
 
 
 async def test_a_broadcast_that_is_too_large_says_so_for_each(services: Any) -> None:
     planner = await services("planner")
-    results = await planner.broadcast(ACPMessage(type="notification", content="x" * 1_100_000), ["a", "b"])
+    results = await planner.broadcast(ACPMessage(type=ACPMessageType.NOTIFICATION, content="x" * 1_100_000), ["a", "b"])
     assert {one.outcome for one in results.values()} == {Outcome.TOO_LARGE}
 
 
@@ -384,6 +412,8 @@ async def test_a_refusal_for_good_is_not_tried_again(services: Any) -> None:
         await connection.send_with_retry(request(source="somebody-else"))
     with pytest.raises(InvalidArgument, match="max_retries 0"):
         await connection.send_with_retry(request(), max_retries=0)
+    with pytest.raises(InvalidArgument, match=r"max_retries 2\.5"):
+        await connection.send_with_retry(request(), max_retries=2.5)
 
 
 async def test_a_bus_that_says_nothing_is_given_up_after_the_last_attempt(bus: Any, proxy: Any, services: Any) -> None:
@@ -445,6 +475,22 @@ async def test_a_service_is_started_once_and_stopped_as_often_as_one_likes(bus: 
         assert service.agent.connected
 
 
+async def test_a_service_that_is_being_started_is_not_started_again(bus: Any, services: Any) -> None:
+    service = ACPService("planner", bus=bus.address, limits=QUICK)
+    results = await asyncio.gather(service.start(), service.start(), return_exceptions=True)
+    assert results[0] is None
+    assert isinstance(results[1], PreconditionFailed)
+    await service.stop()
+    assert not service.agent.connected
+    await services("planner")
+
+
+@pytest.mark.parametrize("interval", [-1, float("nan"), float("inf"), "soon"])
+def test_an_interval_that_is_none_is_refused(interval: Any) -> None:
+    with pytest.raises(InvalidArgument, match="heartbeat_interval"):
+        ACPService("planner", heartbeat_interval=interval)
+
+
 async def test_an_agent_that_was_open_stays_open(agents: Any, services: Any) -> None:
     agent = await agents("planner")
     service = ACPService(agent, heartbeat_interval=0)
@@ -497,7 +543,7 @@ async def test_a_client_hears_acl_messages_as_acp_messages(bus: Any, agents: Any
         assert (heard.type, heard.content, heard.source) == (ACPMessageType.NOTIFICATION, "news", "bob")
         await settled(bus, "visitor")
         await bob.send("visitor", "inform", "not received")
-        await bob.send_acp(ACPMessage(type="notification", target="visitor", content="nor this"))
+        await bob.send_acp(ACPMessage(type=ACPMessageType.NOTIFICATION, target="visitor", content="nor this"))
     assert bus.platform.ams.get("visitor").mailbox.messages == 2
     # To leave is no failure of a handler.
     assert [one for one in caplog.records if one.levelname == "ERROR"] == []
@@ -519,6 +565,23 @@ async def test_a_client_says_how_it_is_to_be_used(bus: Any) -> None:
         await asyncio.sleep(0)
     with pytest.raises(PreconditionFailed, match="closed"):
         await receiving
+
+
+async def test_iterating_over_a_client_ends_with_it_and_fails_with_its_session(bus: Any) -> None:
+    async def read(client: ACPClient) -> list[Any]:
+        return [message async for message in client]
+
+    async with asyncio.timeout(WAIT), ACPClient(bus.address, "visitor", limits=QUICK) as client:
+        reading = asyncio.create_task(read(client))
+        await asyncio.sleep(0)
+        await client.aclose()
+        assert await reading == []
+        await client.connect()
+        reading = asyncio.create_task(read(client))
+        async with Operator(bus.address) as operator:
+            await operator.ams.terminate("visitor")
+        with pytest.raises(PreconditionFailed, match="terminated"):
+            await reading
 
 
 async def test_a_client_whose_name_is_taken_away_waits_no_longer(bus: Any) -> None:
@@ -582,6 +645,22 @@ async def test_an_agent_serves_with_decorated_hooks(bus: Any, services: Any, pro
         assert await told.get() == ("disconnected", "helper@local")
         assert await told.get() == ("connected", "helper@local")
     assert await told.get() == ("disconnected", "helper@local")
+
+
+async def test_an_agent_that_runs_is_not_run_again_and_ends_all_the_same(bus: Any, services: Any) -> None:
+    host, _, port = bus.address.rpartition(":")
+    agent = ACPAgent("helper", host, int(port), limits=QUICK)
+    connected: asyncio.Queue[str] = asyncio.Queue()
+    agent.on_connect(connected.put)
+    async with asyncio.timeout(WAIT):
+        running = asyncio.create_task(agent.run())
+        await connected.get()
+        with pytest.raises(PreconditionFailed, match="started already"):
+            await agent.run()
+        async with Operator(bus.address) as operator:
+            await operator.ams.terminate("helper")
+        with pytest.raises(PreconditionFailed, match="terminated"):
+            await running
 
 
 async def test_an_agent_serves_with_methods_of_a_subclass(bus: Any, services: Any) -> None:

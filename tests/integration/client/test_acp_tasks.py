@@ -22,6 +22,7 @@ from gagent_grpc import (
     ClientLimits,
     DelegateMessage,
     Fail,
+    InvalidArgument,
     OnExecutorLost,
     ReceivedACP,
     Refuse,
@@ -197,6 +198,20 @@ async def test_what_is_not_there_is_told(services: Any) -> None:
         await planner.check_task_status("never heard of")
     with pytest.raises(AgentNotRegistered):
         await planner.delegate_task("nobody", "do it")
+
+
+@pytest.mark.parametrize("bad", ["\ud800", 5])
+async def test_an_id_that_cannot_be_one_is_told(services: Any, bad: Any) -> None:
+    planner = await services("planner")
+    for call in (planner.check_task_status(bad), planner.wait_for_task(bad, WAIT), planner.cancel_task(bad)):
+        with pytest.raises(InvalidArgument):
+            await call
+    task = planner.agent.task("t")
+    for calling in (task.signal(bad), task.cancel(bad), planner.agent.tasks(delegator=bad)):
+        with pytest.raises(InvalidArgument):
+            await calling
+    with pytest.raises(InvalidArgument, match="parameters of type list"):
+        await planner.delegate_task("planner", "x", [bad])
 
 
 async def test_health_counts_connections_and_tasks(services: Any, bus: Any) -> None:

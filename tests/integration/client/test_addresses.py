@@ -154,6 +154,22 @@ async def test_whoever_waits_for_a_provider_gets_one_that_comes_later(agents: An
     assert sorted(await inbox.holds(2)) == ["x", "y"]
 
 
+async def test_the_longest_role_can_be_waited_for(agents: Any, inbox: Inbox) -> None:
+    longest = "w" * 1_000
+    alice = await agents("alice")
+    with pytest.raises(DeliveryRefused, match="NO_PROVIDER"):
+        await alice.send(f"role:{longest}", "inform", "now")
+    sending = [
+        asyncio.ensure_future(alice.send(f"role:{longest}", "inform", content, wait_for_provider=True))
+        for content in "xy"
+    ]
+    await until(lambda: alice._session.outbox.backlogged)
+    await agents("worker", inbox, services=[longest])
+    async with asyncio.timeout(WAIT):
+        assert await asyncio.gather(*sending) == [[], []]
+    assert await inbox.holds(2) == ["x", "y"]
+
+
 async def test_waiting_for_a_provider_does_not_wait_for_room(agents: Any, buses: Any, inbox: Inbox) -> None:
     bus = await buses(limits=BusLimits(drain_grace=1.0, mailbox_messages=1))
     release = asyncio.Event()

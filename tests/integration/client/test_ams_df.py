@@ -16,6 +16,7 @@ from gagent_grpc import (
     AMSAgentDescription,
     BusUnreachable,
     DFAgentDescription,
+    InvalidArgument,
     InvalidName,
     LifeCycleState,
     MissingParameter,
@@ -191,3 +192,21 @@ async def test_a_bus_that_is_gone_says_so() -> None:
     with pytest.raises(BusUnreachable):
         await operator.ams.search_all()
     await operator.__aexit__(None, None, None)
+
+
+async def test_a_value_that_cannot_travel_is_an_argument_that_is_refused(agents: Any) -> None:
+    alice = await agents("alice")
+    bad = "\ud800"
+    for call in (
+        alice.ams.suspend(bad),
+        alice.ams.resume(bad),
+        alice.ams.terminate(bad),
+        alice.ams.register("carol", ownership=bad),
+        alice.ams.modify(alice.name, ownership=bad),
+        alice.ams.search(AMSAgentDescription(ownership=bad)),
+        alice.df.register(DFAgentDescription(ontologies=(bad,))),
+        alice.df.search(bad),
+        alice.request("alice", "?", headers={bad: "1"}),
+    ):
+        with pytest.raises(InvalidArgument):
+            await call

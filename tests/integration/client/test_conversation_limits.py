@@ -21,6 +21,7 @@ from gagent_grpc import (
     SqliteStore,
     TrafficEvent,
     TrafficKind,
+    answer_headers,
 )
 from gagent_grpc.pb.gagent.v1 import bus_service_pb2 as pb
 from gagent_grpc.server.app import Bus
@@ -106,6 +107,34 @@ async def test_answers_without_a_conversation_are_ended_by_their_hops(buses: Any
     assert hops == 6
     assert receipt.outcome == pb.OUTCOME_DENIED
     assert "max_hops" in receipt.detail
+
+
+async def test_agents_that_ask_each_other_because_of_a_message_come_to_the_end_of_its_hops(
+    buses: Any, agents: Any
+) -> None:
+    bus = await buses(limits=BusLimits(drain_grace=1.0, max_hops=5))
+    hops: list[str] = []
+
+    def curious(name: str, other: str) -> Callable[[Any], Any]:
+        async def answer(message: Any) -> str:
+            hops.append(message.headers.get("hops", "0"))
+            try:
+                asked = await open_agents[name].request(
+                    other, "and you?", headers=answer_headers(message), timeout=WAIT
+                )
+            except DeliveryRefused as refused:
+                return refused.detail
+            return str(asked.content)
+
+        return answer
+
+    open_agents: dict[str, Any] = {}
+    for name, other in (("anna", "ben"), ("ben", "anna")):
+        open_agents[name] = await agents(name, bus=bus.address)
+        open_agents[name].on("request")(curious(name, other))
+    answer = await (await agents("asker", bus=bus.address)).request("anna", "you?", timeout=WAIT)
+    assert "max_hops" in answer.content
+    assert hops == ["0", "1", "2", "3", "4", "5", "6"]
 
 
 async def test_thirty_turns_are_no_trouble_by_default(buses: Any, connect: Connect) -> None:

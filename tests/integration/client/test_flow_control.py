@@ -19,6 +19,7 @@ from gagent_grpc import (
     ClientLimits,
     DeliveryRefused,
     InvalidArgument,
+    MessageTooLarge,
     Outcome,
     Performative,
     PreconditionFailed,
@@ -199,6 +200,28 @@ async def test_of_several_receivers_those_with_room_have_it_at_once_and_nobody_h
     assert bob.contents[count:] == [f"both {number}" for number in range(3)]
     await settled(small, "carol")
     assert len(inbox.messages) == 3
+
+
+async def test_what_may_wait_fits_the_limit_also_for_some_of_its_receivers_alone(
+    buses: Any, agents: Any, inbox: Any
+) -> None:
+    bus = await buses(limits=BusLimits(drain_grace=1.0, mailbox_messages=ROOM, max_message_bytes=10_000))
+    bob = Gate()
+    await agents("bob", bob, bus=bus.address)
+    await agents("carol", inbox, bus=bus.address)
+    alice = await agents("alice", bus=bus.address)
+    count = await fill(alice, "bob")
+    with pytest.raises(MessageTooLarge) as refused:
+        await alice.send(["carol", "bob"], "inform", "x" * 10_000, when_full="wait")
+    largest = "x" * (10_000 - (refused.value.size_bytes - refused.value.limit_bytes))
+    with pytest.raises(MessageTooLarge):
+        await alice.send(["carol", "bob"], "inform", largest + "x", when_full="wait")
+    sending = asyncio.create_task(alice.send(["carol", "bob"], "inform", largest, when_full="wait"))
+    assert await inbox.holds(1) == [largest]
+    bob.go_on.set()
+    assert await sending == []
+    await until(lambda: len(bob.contents) == count + 1)
+    assert bob.contents[count] == largest
 
 
 async def test_a_receiver_without_room_keeps_no_other_waiting(small: Any, agents: Any, inbox: Any) -> None:

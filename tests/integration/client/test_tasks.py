@@ -243,6 +243,20 @@ async def test_nobody_to_delegate_to_is_told_at_once(boss: Agent) -> None:
     assert await boss.tasks() == []
 
 
+async def test_a_task_waits_for_whoever_comes_to_serve_its_role(boss: Agent, agents: Any) -> None:
+    with pytest.raises(NoProvider, match="sing"):
+        await boss.delegate("role:sing", timeout=0.1, wait_for_provider=True)
+    delegating = asyncio.create_task(boss.delegate("role:sing", "a song", timeout=WAIT, wait_for_provider=True))
+    singer = await agents("singer", services=["sing"])
+
+    @singer.on_delegate()
+    async def sing(task: Any) -> str:
+        return f"la la {task.description}"
+
+    assert await (await delegating).result(WAIT) == "la la a song"
+    assert len(await boss.tasks()) == 1
+
+
 async def test_the_same_id_again_is_the_same_task(boss: Agent, worker: Agent) -> None:
     runs = []
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import logging
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 from proxy import Proxy, proxy_to
 from waiting import WAIT, Inbox, settled, until
+from websockets.asyncio.server import ServerConnection, serve
 
 from gagent_grpc import (
     ACPClient,
@@ -220,6 +223,55 @@ async def test_a_url_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(InvalidArgument) as raised:
         await ACPClient(url, "alice").connect()
     assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize("token", ["gag_abc\n", "gag_abc\r\nOrigin: null", "gag abc", " gag_abc", "日本", "é", "="])
+async def test_a_token_that_can_be_none_is_told_and_not_shown(gateway: Any, token: str) -> None:
+    """Such as one with the line end of the file that it was read from, which would begin another header."""
+    with pytest.raises(InvalidArgument, match="line end") as raised:
+        await client_of(gateway.url, credentials=ACPcredentials(token)).connect()
+    assert raised.value.field == "credentials"
+    assert token not in str(raised.value) or token == "="
+    assert gateway.sockets == 0
+
+
+async def test_what_accepts_a_socket_and_says_nothing_is_no_gateway() -> None:
+    async def say_nothing(connection: ServerConnection) -> None:
+        await connection.wait_closed()
+
+    async with serve(say_nothing, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        async with asyncio.timeout(WAIT):
+            with pytest.raises(BusUnreachable, match="says nothing"):
+                await client_of(f"ws://127.0.0.1:{port}/acp", limits=ClientLimits(connect_timeout=0.1)).connect()
+
+
+async def test_the_log_of_a_client_has_no_token_and_no_content(
+    gateways: Any, tokens: Any, agents: Any, caplog: Any
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    _, text = tokens.issue(["alice"])
+    gateway = await gateways()
+    heard = Inbox()
+    await agents("bob", heard)
+    async with client_of(gateway.url, credentials=ACPcredentials(text)) as client:
+        await client.send_direct_message("bob", "the plans")
+    # What the test itself receives is told by nobody else.
+    for name in ("gagent_grpc", "websockets", "uvicorn"):
+        told = [one.getMessage() for one in caplog.records if one.name.startswith(name)]
+        assert not [one for one in told if text in one or text[20:] in one or "the plans" in one]
+
+
+async def test_a_message_that_nobody_waits_for_any_more_leaves_no_error_behind(gateway: Any, caplog: Any) -> None:
+    async with client_of(gateway.url) as client:
+        sending = asyncio.create_task(client.send_direct_message("nobody", "Hello"))
+        # It is on its way by now.
+        await asyncio.sleep(0)
+        sending.cancel()
+        await asyncio.wait({sending})
+        await until(lambda: not client._link._sent)
+    gc.collect()
+    assert "never retrieved" not in caplog.text
 
 
 async def test_a_closed_client_is_closed(gateway: Any, gone: Any) -> None:

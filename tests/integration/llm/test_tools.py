@@ -70,6 +70,8 @@ async def test_a_planner_asks_two_others(kind: str, start: Start, make: Any, peo
     assert (river, town) == ("the Danube (Which river?)", "Ulm (Which town?)")
     assert seen["ann"].user_parameters["X-asked-by"] == "alice@local planner@local"
     assert seen["ann"].reply_by is not None
+    # The bus counts what led to a message.
+    assert seen["ann"].headers["hops"] == "1"
 
 
 async def test_questions_of_one_turn_are_asked_side_by_side(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
 import pytest
 from raw import RawSession, acl, eventually
+from waiting import WAIT
 
+from gagent_grpc.codec.varint import varint
 from gagent_grpc.config import BusLimits
 from gagent_grpc.pb.gagent.v1 import bus_service_pb2 as pb
 from gagent_grpc.server.app import Bus
@@ -230,6 +233,16 @@ def _acp(**fields: Any) -> bytes:
     return message.SerializeToString()
 
 
+def _nested(levels: int) -> bytes:
+    """Return a message that a parser can just about read by itself, and not within a frame that delivers it."""
+    inner = b""
+    for _ in range(levels):
+        inner = b"\x1a" + varint(len(inner)) + inner
+    return pb.BusMessage(to=["alice"], id="nested").SerializeToString() + tagged(
+        13, b"\x08\x07" + b"\x1a" + varint(len(inner)) + inner
+    )
+
+
 @pytest.mark.parametrize(
     ("payload", "outcome", "field", "expected"),
     [
@@ -259,6 +272,7 @@ def _acp(**fields: Any) -> bytes:
         (acl("role:" + "x" * 900_000).SerializeToString(), "INVALID", "to", "expected role:TYPE"),
         (acl("alice", acl_sender="x" * 900_000).SerializeToString(), "DENIED", "sender", "900,000 characters"),
         (acl("alice", "x" * 1_000_000).SerializeToString(), "TOO_LARGE", "", "the limit is 1,000,000"),
+        (_nested(96), "INVALID", "acl", "nested too deeply"),
     ],
     ids=lambda value: value[:20] if isinstance(value, str) else "",
 )
@@ -274,7 +288,7 @@ async def test_bad_message_is_one_receipt_and_its_neighbours_pass(
     assert receipt.field == field
     assert expected in receipt.detail
     assert len(receipt.detail) <= 1_000
-    assert len(receipt.receiver) <= 400
+    assert len(receipt.receiver) <= 1_005
     assert not receipt.retryable
     await alice.delivered(2)
 
@@ -337,6 +351,21 @@ async def test_frame_of_very_many_empty_messages_holds_up_nobody_else(
     await neighbour.delivered(1)
     receipts = await hostile.receipted(50_000)
     assert len(receipts) == 50_000
+
+
+async def test_frame_that_rejects_very_much_holds_up_nobody_else(bus: Bus, connect: Any) -> None:
+    alice = await connect(bus, "alice")
+    await alice.send(*[acl("alice", act=16) for _ in range(500)])
+    deliveries = await alice.delivered(500)
+    dead = bus.platform.dead_letters
+    await alice.settle(rejects=[pb.Reject(sequence=one.sequence, reason="no") for one in deliveries])
+    seen: set[int] = set()
+    async with asyncio.timeout(WAIT):
+        while len(dead) < 500:
+            seen.add(len(dead))
+            await asyncio.sleep(0)
+    # Others have their turn in between.
+    assert seen - {0}
 
 
 async def test_failures_of_the_platform_are_bounded_by_their_reserve(buses: Any, connect: Any) -> None:

@@ -726,6 +726,31 @@ async def test_store_that_has_failed_answers_everybody(path: Path, caplog: pytes
     assert await content(path) == StoredPlatform(clean=False, messages=[message(1)])
 
 
+@pytest.mark.parametrize("how", ["removed", "replaced"])
+@pytest.mark.parametrize("end", ["", "-wal", ".lock"], ids=["database", "log", "lock"])
+async def test_nothing_is_accepted_once_a_file_is_not_the_one_that_the_next_start_finds(
+    path: Path, end: str, how: str
+) -> None:
+    """Otherwise everything that is accepted from then on is gone with the process."""
+    store = SqliteStore(path)
+    await store.open()
+    assert await accepted(store, message(1))
+    meant = Path(f"{path}{end}")
+    if how == "replaced":
+        other = path.with_name("other")
+        shutil.copyfile(meant, other)
+        other.replace(meant)
+    else:
+        meant.unlink()
+    store.accept(message(2))
+    refused = await store.next_commit()
+    assert refused.final
+    assert f"{meant}: was {how}" in refused.error
+    with pytest.raises(StoreUnavailable, match=how):
+        await store.flush()
+    await store.close()
+
+
 # ---- opening and closing
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -101,6 +103,16 @@ async def following(watch: ContextWatch) -> list[Told]:
         return await watch.next()
 
 
+@contextlib.asynccontextmanager
+async def restarted(made: Bench, *names: str) -> AsyncIterator[Bench]:
+    """Start the bus again with what its store holds, and these agents."""
+    again = Bench(ManualStore(made.stored()), made.clock)
+    again.store.contexts = dict(made.store.contexts)
+    async with again.platform.running():
+        await again.open(*names)
+        yield again
+
+
 async def bench(*names: str, **limits: Any) -> Bench:
     made = Bench(**limits)
     await made.open(*(names or ("alice", "bob")))
@@ -124,9 +136,27 @@ async def test_what_is_put_is_written_with_whose_it_is() -> None:
         "owner": "bob@local",
         "at": made.clock.time(),
         "forgotten": 0,
+        "joined": [made.clock.time()] * 3,
     }
     now = made.clock.time()
     assert made.store.contexts[1].entries == [StoredEntry("k", 2, "carol@local", now, "", removed=True)]
+
+
+async def test_a_stranger_who_puts_first_is_not_what_a_participant_sees() -> None:
+    made = await bench("alice", "bob", "mallory")
+    made.say("alice", "bob")
+    made.later(1)
+    made.say("mallory", "bob")
+    made.put("mallory", "trap")
+    assert made.keys("bob") == []
+    async with restarted(made, "alice", "bob", "mallory") as again:
+        # Nothing had been put, so who spoke is forgotten; the stranger's context is nevertheless none of bob's.
+        with pytest.raises(Unauthorised):
+            again.keys("bob")
+        again.say("alice", "bob")
+        again.put("bob", "ours")
+        assert again.keys("alice") == ["ours"]
+        assert again.keys("mallory") == ["trap"]
 
 
 async def test_a_message_that_was_not_accepted_gives_no_part() -> None:
@@ -337,6 +367,37 @@ async def test_executors_of_earlier_attempts_keep_their_part() -> None:
     made.put("bob", at=at(ROOT))
     made.later(made.limits.task_lease + 1)
     assert made.keys("bob", at(ROOT)) == ["k"]
+
+
+async def test_a_stranger_with_the_id_of_a_task_does_not_come_between_its_executor_and_the_tree() -> None:
+    made = await bench("alice", "bob", "mallory", "friend")
+    made.say("mallory", "friend", "root")
+    made.put("mallory", "trap", at=ContextAddress("root"))
+    made.later(1)
+    made.delegate("alice", "bob", "root")
+    made.later(1)
+    made.say("mallory", "bob", "root")
+    assert made.keys("mallory", ContextAddress("root")) == ["trap"]
+    made.put("bob", "ours", at=ContextAddress("root"))
+    assert made.keys("alice", at(ROOT)) == made.keys("alice", ContextAddress("root")) == ["ours"]
+    async with restarted(made, "alice", "bob", "mallory") as again:
+        assert again.keys("bob", ContextAddress("root")) == ["ours"]
+        assert again.keys("mallory", ContextAddress("root")) == ["trap"]
+
+
+async def test_a_task_with_the_id_of_a_conversation_does_not_come_between_its_participants() -> None:
+    made = await bench("alice", "bob", "mallory")
+    made.say("alice", "bob", "c")
+    made.put("alice", "ours")
+    made.later(1)
+    made.delegate("mallory", "bob", "c")
+    made.put("mallory", "trap", at=at(TaskKey("mallory@local", "c")))
+    assert made.keys("bob") == ["ours"]
+    async with restarted(made, "alice", "bob", "mallory") as again:
+        assert again.keys("bob") == ["ours"]
+        # What an agent delegates itself is its own choice.
+        again.delegate("bob", "alice", "c")
+        assert again.keys("bob") == []
 
 
 # ---- what a start makes of a store

@@ -133,6 +133,39 @@ async def test_held_lanes_go_on_whatever_subscribers_cannot_be_told(caplog: pyte
     assert "seller@local" in str(message.content)
 
 
+async def test_mail_that_expires_all_at_once_is_given_up_a_part_at_a_time() -> None:
+    """Each costs a dead letter and a failure; ten thousand of them in one go would keep everybody else waiting."""
+    bench = Bench(mailbox_ttl=20.0)
+    await bench.open("bob")
+    for _ in range(250):
+        bench.send(acl("bob"))
+    bench.clock.advance(30.0)
+    bench.platform.keep_house()
+    mailbox, buried = bench.platform.ams.get("bob").mailbox, bench.platform.dead_letters
+    # None of them can be delivered any more, and their room is somebody else's.
+    assert (mailbox.messages, list(mailbox.letters())) == (0, [])
+    counts = []
+    while bench.platform.post.overdue:
+        bench.platform.release_lanes()
+        counts.append(len(buried))
+    assert counts == [100, 200, 250]
+    assert [one.sequence for one in buried.matching()] == [*range(1, 251)]
+    assert bench.platform.post.mail_bytes == 0
+
+
+async def test_what_has_expired_is_given_up_before_the_name_is_free_for_another_one() -> None:
+    """The next agent of that name begins with the same sequences: what is removed of the old mail must not be its."""
+    bench = Bench(mailbox_ttl=20.0)
+    bob = await bench.open("bob")
+    for _ in range(250):
+        bench.send(acl("bob"))
+    bench.clock.advance(30.0)
+    bench.platform.keep_house()
+    bench.platform.bye(bob, deregister=True)
+    assert not bench.platform.post.overdue
+    assert [one.receiver for one in bench.platform.dead_letters.matching()] == ["bob"] * 250
+
+
 async def test_keys_are_pruned_once_a_minute() -> None:
     bench = Bench()
     pruned = []

@@ -44,7 +44,7 @@ def put(
     return letter
 
 
-def take(box: Mailbox, **bounds: int) -> list[int]:
+def take(box: Mailbox, **bounds: float) -> list[int]:
     letters = box.take(**{**EVERYTHING, **bounds})
     for letter in letters:
         letter.tag = max([one.tag for one in box.letters()], default=0) + 1
@@ -482,6 +482,19 @@ class WalkedLetter(Letter):
         return super().__getattribute__(name)
 
 
+class ComparedLetter(Letter):
+    """A letter that counts how often it is compared with another one, as a search through a queue does."""
+
+    __slots__ = ()
+    looks = 0
+
+    def __eq__(self, other: object) -> bool:
+        ComparedLetter.looks += 1
+        return self is other
+
+    __hash__ = Letter.__hash__
+
+
 def test_withdrawing_many_letters_walks_the_mailbox_once() -> None:
     """Each letter is looked at a few times, and not once for every other one that goes."""
     box = mailbox(max_messages=500)
@@ -493,6 +506,76 @@ def test_withdrawing_many_letters_walks_the_mailbox_once() -> None:
     assert len(box.withdraw_all(set(range(2, 401)))) == 399
     assert WalkedLetter.looks < 400 * 10
     assert take(box) == [1]
+
+
+@pytest.mark.parametrize("waiting", [True, False], ids=["in its lane", "in the queue"])
+def test_settling_what_was_returned_does_not_walk_the_mailbox_for_each(waiting: bool) -> None:
+    """A reader may settle ten thousand returned deliveries in one frame, the last one first, and others must not wait."""
+    box = mailbox(max_messages=500)
+    for _ in range(400):
+        letter = ComparedLetter(box.take_sequence(), envelope(), "s@local", "id", "", 1.0)
+        letter.account = box.reserve(10, "s@local")
+        box.put(letter)
+    take(box)
+    box.nack({1: 5.0})
+    if not waiting:
+        box.release_due(5.0)
+    ComparedLetter.looks = 0
+    assert len(box.settle_all(range(400, 1, -1))) == 399
+    assert ComparedLetter.looks < 400 * 2
+    box.release_due(5.0)
+    assert take(box) == [1]
+
+
+def test_transient_letter_that_came_before_an_earlier_one_can_be_settled_once_returned() -> None:
+    box = mailbox()
+    letters = []
+    for _ in range(3):
+        letter = Letter(box.take_sequence(), envelope(), "s@local", "id", "", 1.0)
+        letter.account = box.reserve(10, "s@local")
+        letters.append(letter)
+    # What is durable is put in with its commit.
+    for letter in (letters[2], letters[0], letters[1]):
+        box.put(letter)
+    assert take(box) == [3, 1, 2]
+    box.nack({3: 0.0})
+    box.release_due(0.0)
+    assert sequences(box.settle_all([3, 1, 2])) == [3, 1, 2]
+    assert (box.messages, take(box)) == (0, [])
+
+
+def test_a_large_letter_is_not_passed_for_ever_by_small_ones_that_are_less_urgent() -> None:
+    """The window is never empty enough for it while each small one that is settled makes room for the next."""
+    box = mailbox()
+    window = {"max_bytes": 100, "urgent_messages": 0}
+    for _ in range(10):
+        put(box, size=10)
+    assert take(box, **window) == [*range(1, 11)]
+    large = put(box, size=60, priority=4)
+    for settled in range(1, 6):
+        put(box, size=10)
+        box.settle(settled)
+        assert take(box, **window) == []
+    box.settle(6)
+    assert take(box, **window) == [large.sequence]
+
+
+def test_letter_that_comes_to_its_turn_too_late_is_not_delivered_and_the_mailbox_not_walked() -> None:
+    box = mailbox(max_messages=500)
+    for second in range(1, 401):
+        letter = WalkedLetter(box.take_sequence(), envelope(expires_at=float(second)), "s@local", "id", "", 1.0)
+        letter.account = box.reserve(10, "s@local")
+        box.put(letter)
+    assert take(box, max_messages=1, now=0.5) == [1]
+    WalkedLetter.looks = 0
+    for now in range(1, 101):
+        box.settle(now)
+        assert take(box, max_messages=1, now=float(now)) == [now + 1]
+        assert not box.overdue
+    assert WalkedLetter.looks < 100 * 10
+    box.settle(101)
+    assert take(box, max_messages=1, now=200.0) == [201]
+    assert sequences(box.overdue) == [*range(102, 201)]
 
 
 def test_delivery_that_did_not_count_counts_again_once_it_is_held_over() -> None:
@@ -737,9 +820,9 @@ class MailboxMachine(RuleBasedStateMachine):
         for lane in self.box._held.values():
             # In order within one urgency, as in the queues to which they go back.
             for priority in range(1, 5):
-                mine = sequences(one for one in lane.letters if one.envelope.priority == priority)
+                mine = sequences(one for one in lane.letters.values() if one.envelope.priority == priority)
                 assert mine == sorted(mine)
-            assert lane.holders <= set(sequences(lane.letters))
+            assert lane.holders <= lane.letters.keys()
 
 
 MailboxMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from gagent_grpc import Attachment, DelegatedTask, TaskAttempt, TaskEvent, TaskEventKind, TaskKey, TaskState
-from gagent_grpc.cli.task_view import Screen, event_to_json, event_words, print_task, row_of, task_to_json
+from gagent_grpc.acp.task_json import event_to_json
+from gagent_grpc.cli.task_view import Screen, event_words, print_task, row_of, task_to_json
 
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -114,7 +115,7 @@ def test_event_is_words_for_people_and_keys_for_programs(
 ) -> None:
     assert [one for one in event_words(told) if one] == words
     kind = {} if told.kind is None else {"kind": str(told.kind)}
-    assert event_to_json(told) == {"sequence": 7, "at": AT.isoformat(), "attempt": 1} | kind | keys
+    assert event_to_json(told) == {"sequence": 7, "at": "2026-01-02T03:04:05Z", "attempt": 1} | kind | keys
 
 
 def test_output_is_shown_as_it_comes_and_ends_with_a_line_end(capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,7 +22,9 @@ def test_an_address_is_read_and_said_the_same(text: str, address: tuple[str, int
     assert str(Address.parse(text)) == text
 
 
-@pytest.mark.parametrize("text", ["", "8080", ":8080", "here", "here:", "here:65536", "::1:80", "here:x", "here:٣"])
+@pytest.mark.parametrize(
+    "text", ["", "8080", ":8080", "here", "here:", "here:65536", "::1:80", "here:x", "here:٣", f"here:{'1' * 5000}"]
+)
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(ConfigurationError, match="expected HOST:PORT"):
         Address.parse(text)

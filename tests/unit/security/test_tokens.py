@@ -6,9 +6,11 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -118,6 +120,13 @@ def test_an_id_that_is_not_there_is_named_and_a_token_in_its_place_is_not(path: 
         (["a.c"], "abc", False),
         (["*"], "whoever", True),
         (["bob", "sales-*"], "sales-us", True),
+        (["*-*-eu"], "sales-north-eu", True),
+        (["*-*-eu"], "sales-eu", False),
+        (["a*a"], "a", False),
+        (["ab*ba"], "aba", False),
+        (["a**b"], "acb", True),
+        # By a regular expression with a star in each place, this would take longer than anybody waits.
+        (["*a" * 30 + "*b"], "a" * 128, False),
     ],
 )
 def test_a_pattern_stands_for_names(path: Path, patterns: list[str], name: str, allowed: bool) -> None:
@@ -160,6 +169,48 @@ def test_a_file_of_another_form_is_refused(path: Path, text: str) -> None:
     path.write_text(text)
     path.chmod(0o600)
     with pytest.raises(ConfigurationError, match="no file of tokens"):
+        TokenFile(path).read()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"created_at": "0001-01-01T00:00:00+23:59"},
+        {"expires_at": "9999-12-31T23:59:59-23:59"},
+        {"agents": ["ams"]},
+        {"agents": ["two words"]},
+        {"agents": [None]},
+        {"id": "another"},
+        {"id": None},
+        {"sha256": None},
+    ],
+)
+def test_a_file_with_a_value_that_nobody_issues_is_refused(path: Path, change: dict[str, Any]) -> None:
+    TokenFile(path).issue(["alice"])
+    stored = json.loads(path.read_text())
+    stored["tokens"][0] |= change
+    path.write_text(json.dumps(stored))
+    with pytest.raises(ConfigurationError, match="no file of tokens"):
+        TokenFile(path).read()
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_token_that_is_there_twice_is_not_the_one_that_is_not_revoked(path: Path, first: int) -> None:
+    TokenFile(path).issue(["alice"])
+    stored = json.loads(path.read_text())
+    (one,) = stored["tokens"]
+    stored["tokens"].insert(first, one | {"revoked_at": "2026-01-01T00:00:00+00:00"})
+    path.write_text(json.dumps(stored))
+    with pytest.raises(ConfigurationError, match="no file of tokens"):
+        TokenFile(path).read()
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_is_no_file_is_told_and_not_waited_for(path: Path, make: Callable[[Path], None]) -> None:
+    path.parent.mkdir()
+    make(path)
+    path.chmod(0o600)
+    with pytest.raises(ConfigurationError, match="is no file"):
         TokenFile(path).read()
 
 

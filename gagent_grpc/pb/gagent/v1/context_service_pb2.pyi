@@ -28,9 +28,9 @@ class ContextSpace(_message.Message):
     CONVERSATION_ID_FIELD_NUMBER: _builtins.int
     TASK_FIELD_NUMBER: _builtins.int
     conversation_id: _builtins.str
-    """Conversation, as messages name it. Where the caller has a part in no conversation of this id that has a space, the id of
-    a task that it delegated, or has in hand, stands for the tree of that one: who knows messages only gets a task as a
-    message of such a conversation.
+    """Conversation, as messages name it. The id of a task that the caller delegated, or has in hand and was given before it had a
+    part in a conversation of this id, stands for the tree of that task: who knows messages only gets a task as a message of
+    such a conversation.
     """
     @_builtins.property
     def task(self) -> Global___ContextTaskKey:

@@ -28,9 +28,12 @@ if _version_not_supported:
 class ContextServiceStub(object):
     """Keeps what the participants of a conversation or of a tree of tasks know together. A space begins with the first entry that is
     put, and needs no other set-up. Participants of a conversation are those between whom its messages went: who is addressed
-    by a participant is one, who merely writes into it has a space of that id with whom it wrote to, and none of it is seen by
-    the others. Participants of a tree of tasks are the delegators and executors of its tasks. To everybody else every call is
-    PERMISSION_DENIED, whether there is a space or not; NOT_FOUND for a task that there is not. The space of a conversation ends
+    by a participant is one. An agent has a part in one space of an id, that of whoever wrote to it first, or that it began itself;
+    what others write to it later changes nothing. So who merely writes into a conversation has a space of that id with whom it
+    wrote to and who was in none, and none of it is seen by the others. Whoever uses an id first is not kept out: an id that is to
+    be nobody else's must not be guessable, as those that SDKs make are not. Participants of a tree of tasks are the delegators and
+    executors of its tasks. To everybody else every call is PERMISSION_DENIED, whether there is a space or not; NOT_FOUND for a
+    task that there is not. The space of a conversation ends
     some time after the last message or change in it (a day by default), or with the name of the agent that put the first entry;
     that of a tree when its first task is forgotten. What a call returns is durable. Calls are made in the name of the agent
     whose session token stands in the metadata. Errors carry `google.rpc.ErrorInfo` with a reason.
@@ -72,9 +75,12 @@ class ContextServiceStub(object):
 class ContextServiceServicer(object):
     """Keeps what the participants of a conversation or of a tree of tasks know together. A space begins with the first entry that is
     put, and needs no other set-up. Participants of a conversation are those between whom its messages went: who is addressed
-    by a participant is one, who merely writes into it has a space of that id with whom it wrote to, and none of it is seen by
-    the others. Participants of a tree of tasks are the delegators and executors of its tasks. To everybody else every call is
-    PERMISSION_DENIED, whether there is a space or not; NOT_FOUND for a task that there is not. The space of a conversation ends
+    by a participant is one. An agent has a part in one space of an id, that of whoever wrote to it first, or that it began itself;
+    what others write to it later changes nothing. So who merely writes into a conversation has a space of that id with whom it
+    wrote to and who was in none, and none of it is seen by the others. Whoever uses an id first is not kept out: an id that is to
+    be nobody else's must not be guessable, as those that SDKs make are not. Participants of a tree of tasks are the delegators and
+    executors of its tasks. To everybody else every call is PERMISSION_DENIED, whether there is a space or not; NOT_FOUND for a
+    task that there is not. The space of a conversation ends
     some time after the last message or change in it (a day by default), or with the name of the agent that put the first entry;
     that of a tree when its first task is forgotten. What a call returns is durable. Calls are made in the name of the agent
     whose session token stands in the metadata. Errors carry `google.rpc.ErrorInfo` with a reason.
@@ -159,9 +165,12 @@ def add_ContextServiceServicer_to_server(servicer, server):
 class ContextService(object):
     """Keeps what the participants of a conversation or of a tree of tasks know together. A space begins with the first entry that is
     put, and needs no other set-up. Participants of a conversation are those between whom its messages went: who is addressed
-    by a participant is one, who merely writes into it has a space of that id with whom it wrote to, and none of it is seen by
-    the others. Participants of a tree of tasks are the delegators and executors of its tasks. To everybody else every call is
-    PERMISSION_DENIED, whether there is a space or not; NOT_FOUND for a task that there is not. The space of a conversation ends
+    by a participant is one. An agent has a part in one space of an id, that of whoever wrote to it first, or that it began itself;
+    what others write to it later changes nothing. So who merely writes into a conversation has a space of that id with whom it
+    wrote to and who was in none, and none of it is seen by the others. Whoever uses an id first is not kept out: an id that is to
+    be nobody else's must not be guessable, as those that SDKs make are not. Participants of a tree of tasks are the delegators and
+    executors of its tasks. To everybody else every call is PERMISSION_DENIED, whether there is a space or not; NOT_FOUND for a
+    task that there is not. The space of a conversation ends
     some time after the last message or change in it (a day by default), or with the name of the agent that put the first entry;
     that of a tree when its first task is forgotten. What a call returns is durable. Calls are made in the name of the agent
     whose session token stands in the metadata. Errors carry `google.rpc.ErrorInfo` with a reason.
