@@ -7,6 +7,7 @@ were settled. Leaves to others: writing them down (a store).
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
 Key = tuple[str, str, str]
 """Sender as stamped, id as the sender gave it, receiver."""
@@ -45,6 +46,18 @@ class Dedupe:
         self._settled.append(known)
         if len(self._settled) > self._rows:
             self._forget()
+
+    def restore(self, settled: Sequence[tuple[str, str, str, bytes, float]]) -> None:
+        """Remember what was settled before the start, as far as there is room, oldest first.
+
+        Args:
+            settled: Sender, id, receiver, body hash and Unix seconds of each.
+        """
+        known, remembered = self._known, self._settled
+        for sender, message_id, receiver, digest, at in settled[-self._rows :]:
+            key = (sender, message_id, receiver)
+            entry = known[key] = (digest, at, key)
+            remembered.append(entry)
 
     def forget_old(self, now: float) -> float:
         """Forget what was settled before the window; return that time."""

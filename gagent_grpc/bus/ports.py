@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from gagent_grpc.acl.descriptions import DFAgentDescription, LifeCycleState
 from gagent_grpc.acl.message import ACLMessage
@@ -169,8 +169,7 @@ class StoredDeadLetter:
     payload: bytes
 
 
-@dataclass(slots=True)
-class StoredKey:
+class StoredKey(NamedTuple):
     """The key of a settled message, by which a repetition is recognised."""
 
     sender: str
@@ -253,8 +252,8 @@ class StoredPlatform:
     """Oldest registration first."""
     messages: list[StoredMessage] = field(default_factory=list)
     """By receiver and sequence, rising."""
-    keys: list[StoredKey] = field(default_factory=list)
-    """Oldest first."""
+    keys: list[tuple[str, str, str, bytes, float]] = field(default_factory=list)
+    """The fields of each `StoredKey`, oldest first. Plain tuples, since they are the most that a store holds."""
     descriptions: list[StoredDescription] = field(default_factory=list)
     """Entries of the DF, oldest registration first."""
     topics: dict[str, tuple[str, ...]] = field(default_factory=dict)

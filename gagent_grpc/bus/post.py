@@ -387,16 +387,19 @@ class Post:
             # Its agent was lost while it was being written.
             self.stranded(record)
 
-    def restore(self, record: AgentRecord, letter: Letter) -> None:
-        """Put a stored letter back into its mailbox at the start, over its bounds if need be: it was accepted."""
-        letter.account = record.mailbox.reserve_over(letter.size, letter.sender)
-        self._mail_bytes += letter.size + LETTER_COST
-        if letter.envelope.id and letter.sender != ANONYMOUS:
-            key = (letter.sender, letter.envelope.id, addressed(record.name, letter.via))
-            self._dedupe.accepted(key, letter.envelope.digest)
+    def restore(self, record: AgentRecord, letters: Sequence[Letter]) -> None:
+        """Put the stored letters of an agent back into its mailbox at the start, over its bounds if need be."""
+        mailbox, accepted, name = record.mailbox, self._dedupe.accepted, record.name
+        for letter in letters:
+            sender, envelope = letter.sender, letter.envelope
+            size = len(envelope.payload)
+            letter.account = mailbox.reserve_over(size, sender)
+            self._mail_bytes += size + LETTER_COST
+            if envelope.id and sender != ANONYMOUS:
+                accepted((sender, envelope.id, addressed(name, letter.via)), envelope.digest)
+            mailbox.put(letter)
         # Not noted at once, which would read what is read late otherwise.
-        self.participation.restored.setdefault(record, set()).add(letter.sequence)
-        record.mailbox.put(letter)
+        self.participation.restored[record] = {letter.sequence for letter in letters}
 
     # ---- commits ---------------------------------------------------------------------------------------------------
 

@@ -6,8 +6,10 @@ everything that happens later (`bus.platform`).
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable
+from operator import attrgetter
 
 from gagent_grpc.acl.descriptions import LifeCycleState
 from gagent_grpc.bus.ams import AgentManagementSystem, AgentRecord
@@ -74,40 +76,46 @@ def restore(
         ams.add(record)
         if agent.attached and not stored.clean:
             may_be_doubled.add(record)
-    for key in stored.keys:
-        dedupe.settled((key.sender, key.key, key.receiver), key.digest, key.settled_at)
+    dedupe.restore(stored.keys)
     buried = {(dead.receiver, dead.sequence): dead for dead in stored.dead_letters}
     dying: list[tuple[StoredMessage, StoredDeadLetter]] = []
     redriven: set[int] = set()
     twice = _moving(stored)
-    for message in stored.messages:
-        receiver = ams.find(message.receiver)
+    for name, messages in itertools.groupby(stored.messages, attrgetter("receiver")):
+        receiver = ams.find(name)
         if receiver is None:
-            _log.warning("mail without an agent is left in the store: %s, %d", message.receiver, message.sequence)
+            _log.warning("mail without an agent is left in the store: %s, %d messages", name, len(list(messages)))
             continue
-        receiver.mailbox.next_sequence = max(receiver.mailbox.next_sequence, message.sequence + 1)
-        if (message.receiver, message.sequence) in twice:
-            store.settle(message.receiver, message.sequence, None)
-            continue
-        dead = buried.get((message.receiver, message.sequence))
-        if dead is not None and _is_of(dead, message):
-            # The bus stopped while it gave it up.
-            dying.append((message, dead))
-            continue
-        letter = _letter(message, codec)
-        if letter is not None:
-            redriven.add(message.redriven)
-            may_be_known = message.attempt > 0 or message.redriven > 0
+        doubled = receiver in may_be_doubled
+        letters: list[Letter] = []
+        for message in messages:
+            place = (name, message.sequence)
+            receiver.mailbox.next_sequence = max(receiver.mailbox.next_sequence, message.sequence + 1)
+            if place in twice:
+                store.settle(name, message.sequence, None)
+                continue
+            dead = buried.get(place)
+            if dead is not None and _is_of(dead, message):
+                # The bus stopped while it gave it up.
+                dying.append((message, dead))
+                continue
+            letter = _letter(message, codec)
+            if letter is None:
+                continue
+            if message.redriven:
+                redriven.add(message.redriven)
             if message.attempt >= max_deliveries:
                 # Whether its readers were lost because of it is not known any more: it goes out by itself once more.
                 letter.suspect, letter.reprieve = True, 1
-            letter.redelivered = letter.envelope.resend or may_be_known or receiver in may_be_doubled
-            post.restore(receiver, letter)
-            if message.attempt > 0 or receiver in may_be_doubled:
+            letter.redelivered = doubled or message.attempt > 0 or message.redriven > 0 or letter.envelope.resend
+            if message.attempt > 0 or doubled:
                 # Not handled: what was acknowledged before the stop and not answered. Nothing tells of it any more.
                 post.owe(receiver, letter)
-            if receiver in may_be_doubled and not message.attempt:
-                newly_flagged.setdefault(receiver.name, []).append((message.sequence, 1))
+            if doubled and not message.attempt:
+                newly_flagged.setdefault(name, []).append((message.sequence, 1))
+            letters.append(letter)
+        if letters:
+            post.restore(receiver, letters)
     # Before anything else is written: that a session was open is soon overwritten, and a second stop would find no reason
     # for the flags.
     for receiver_name, attempts in newly_flagged.items():

@@ -11,14 +11,14 @@ import contextlib
 import fcntl
 import functools
 import os
-from collections.abc import Iterator, Sequence
-from operator import attrgetter
+from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import ClassVar, Literal
 
 import apsw
 
-from gagent_grpc.bus.ports import StoredContext, StoredKey, StoredPlatform, StoredTask
+from gagent_grpc.bus.ports import StoredContext, StoredMessage, StoredPlatform, StoredTask
 from gagent_grpc.errors import BusError, ConfigurationError, StoreUnavailable
 from gagent_grpc.storage import sqlite_rows
 from gagent_grpc.storage.sqlite_names import FileNames
@@ -141,7 +141,7 @@ _SELECT_AGENTS = """
         resume_digest, registered_at, checksum
     FROM agents ORDER BY registered_at, number
 """
-_SELECT_KEYS = "SELECT sender, key, receiver, digest, settled_at FROM settled_keys ORDER BY settled_at"
+_SELECT_KEYS = "SELECT sender, key, receiver, digest, settled_at FROM settled_keys"
 _SELECT_DESCRIPTIONS = """
     SELECT name, registered_at, lease_end, body, checksum FROM descriptions ORDER BY registered_at, number
 """
@@ -329,12 +329,10 @@ class SqliteFile:
         with self._translated():
             ((clean,),) = select("SELECT value FROM meta WHERE name = 'clean'")
             stored = StoredPlatform(clean=clean == 1)
-            # Sorted here: SQLite would fetch message by message along the index.
-            stored.messages = sorted(
-                map(sqlite_rows.message_of, select(_SELECT_MESSAGES)), key=attrgetter("receiver", "sequence")
-            )
+            stored.messages = _by_receiver(map(sqlite_rows.message_of, select(_SELECT_MESSAGES)))
             stored.agents = [sqlite_rows.agent_of(row) for row in select(_SELECT_AGENTS)]
-            stored.keys = [StoredKey(*row) for row in select(_SELECT_KEYS)]
+            # Sorted here, which takes half as long as along the index.
+            stored.keys = sorted(select(_SELECT_KEYS), key=itemgetter(4))
             stored.dead_letters = [sqlite_rows.dead_letter_of(row) for row in select(_SELECT_DEAD_LETTERS)]
             for (last,) in select(_SELECT_LAST_DEAD_LETTER):
                 stored.next_dead_letter = last + 1
@@ -616,6 +614,21 @@ def _check_log(path: Path) -> None:
             f"{path}: is missing or empty, but its log {log} holds {written:,} bytes of it. Put the database back beside "
             f"the log, or move {log} away and start with an empty one"
         )
+
+
+def _by_receiver(messages: Iterable[StoredMessage]) -> list[StoredMessage]:
+    """Return messages by receiver and sequence.
+
+    Not by the statement, since SQLite would fetch message by message along its index; and receiver by receiver, since those of
+    one are in order already, or nearly.
+    """
+    mailboxes: dict[str, list[StoredMessage]] = {}
+    for message in messages:
+        mailboxes.setdefault(message.receiver, []).append(message)
+    ordered: list[StoredMessage] = []
+    for receiver in sorted(mailboxes):
+        ordered += sorted(mailboxes[receiver], key=attrgetter("sequence"))
+    return ordered
 
 
 class _FileLock:

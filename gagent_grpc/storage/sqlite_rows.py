@@ -356,13 +356,15 @@ def message_of(row: tuple[Any, ...]) -> StoredMessage:
 
 def _message_checksum(message: StoredMessage) -> int:
     """Return the sum over all but `attempt`, which changes and is no more than a lower bound."""
-    texts = (message.receiver, message.sender, message.message_id, message.key, message.via)
-    head = "\0".join(texts) + f"\0{message.sequence}\0{float(message.accepted_at)}"
+    head = (
+        f"{message.receiver}\0{message.sender}\0{message.message_id}\0{message.key}\0{message.via}"
+        f"\0{message.sequence}\0{float(message.accepted_at)}"
+    )
     if message.redriven:
         # Only then: older files know no such number.
         head += f"\0{message.redriven}"
     # What cannot be encoded is refused with words by `check_operation`.
-    return crc32(message.payload, crc32(message.digest, crc32(head.encode(errors="surrogatepass"))))
+    return crc32(message.payload, crc32(message.digest, crc32(head.encode("utf-8", "surrogatepass"))))
 
 
 def agent_of(row: tuple[Any, ...]) -> StoredAgent:

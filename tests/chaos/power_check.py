@@ -91,7 +91,7 @@ async def check(folder: Path, ledger: Ledger, cut: int, drawn: random.Random) ->
 
 def _check_stored(found: StoredPlatform, ledger: Ledger, cut: int, verdict: Verdict) -> None:
     messages = {key_of(message): message for message in found.messages}
-    keys = {(one.sender, one.key, one.receiver) for one in found.keys}
+    keys = {(sender, key, receiver) for sender, key, receiver, *_ in found.keys}
     dead = {(one.sender, one.message_id, one.receiver) for one in found.dead_letters}
     told = _told(found)
     problems = verdict.problems

@@ -366,7 +366,7 @@ async def test_value_that_cannot_be_written_is_refused_at_once_and_never_ends_th
             with pytest.raises(InvalidArgument):
                 store.accept(item)
         with pytest.raises(InvalidArgument):
-            store.settle("bob", 1, replace(key_of(1), key=HALF))
+            store.settle("bob", 1, key_of(1)._replace(key=HALF))
         with pytest.raises(InvalidArgument):
             store.remove_agent(HALF)
         with pytest.raises(InvalidArgument):
@@ -479,7 +479,7 @@ async def test_full_store_refuses_accepts_and_takes_them_again_once_there_is_roo
         assert await accepted(store, message(refused + 1, payload=block))
     stored = await content(path)
     assert [found.sequence for found in stored.messages] == [*kept[15:], refused + 1]
-    assert {found.key for found in stored.keys} == {f"k-{sequence}" for sequence in kept[:5]}
+    assert {key for _, key, *_ in stored.keys} == {f"k-{sequence}" for sequence in kept[:5]}
     assert [found.name for found in stored.agents] == [f"a-{number:02}" for number in range(100)]
 
 
