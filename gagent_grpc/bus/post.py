@@ -478,7 +478,6 @@ class Post:
     def settled_all(self, record: AgentRecord, letters: Sequence[Letter], now: float) -> None:
         """As `settled`, for many."""
         name, durable, remember = record.name, self._durable, self._dedupe.settled
-        mail_bytes = 0
         for letter in letters:
             envelope, sender = letter.envelope, letter.sender
             stored_key = None
@@ -487,7 +486,7 @@ class Post:
                 # Nobody repeats a notice of the platform, so its key need not be remembered.
                 self._notice_bytes -= cost
             else:
-                mail_bytes += cost
+                self._mail_bytes -= cost
                 if envelope.id and sender != ANONYMOUS:
                     receiver = addressed(name, letter.via) if letter.via else name
                     digest = envelope.digest
@@ -496,7 +495,6 @@ class Post:
                         stored_key = StoredKey(sender, envelope.id, receiver, digest, now)
             if durable and not envelope.transient:
                 self._store.settle(name, letter.sequence, stored_key)
-        self._mail_bytes -= mail_bytes
 
     def moved_away(self, record: AgentRecord, letter: Letter) -> None:
         """A letter that was withdrawn is in another mailbox: what the store keeps of it here goes, its key does not."""

@@ -754,6 +754,12 @@ class MailboxMachine(RuleBasedStateMachine):
         if letter is not None:
             self._gone([letter])
 
+    @rule(several=st.lists(st.integers(1, 30), max_size=6))
+    def settle_all(self, several: list[int]) -> None:
+        letters = self.box.settle_all(several)
+        assert sequences(letters) == [one for one in dict.fromkeys(several) if one in self.in_hand]
+        self._gone(letters)
+
     @rule(sequences=st.sets(st.integers(1, 30), min_size=1, max_size=4))
     def withdraw(self, sequences: set[int]) -> None:
         letters = self.box.withdraw_all(sequences)
