@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 from collections.abc import AsyncIterator
 
 import pytest
+
+
+def pytest_configure() -> None:
+    """Have the commands that tests start hear Ctrl-C: what a shell starts in the background is told to ignore it, and tells its
+    children so, too.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

@@ -18,15 +18,15 @@ from typing import Any
 from gagent_grpc.bridge.actions import MessageEvent, fail
 from gagent_grpc.bridge.child import done
 from gagent_grpc.bridge.command import script_command
-from gagent_grpc.bridge.events import CLOSE_GRACE_S, Ending, EventBehaviour
+from gagent_grpc.bridge.events import CLOSE_GRACE_S, GIVE_UP_S, Ending, EventBehaviour
 from gagent_grpc.bridge.extension_events import ExtensionEvent
 from gagent_grpc.bridge.faults import ScriptExited, ScriptTimeout
-from gagent_grpc.bridge.framing import Answer
+from gagent_grpc.bridge.framing import Answer, encode_event
 from gagent_grpc.bridge.limits import ScriptLimits
 from gagent_grpc.bridge.process import ANSWER_TIMEOUT_S, STOP_GRACE_S, ScriptProcess
 from gagent_grpc.bridge.sources import SourceFiles
 from gagent_grpc.client.agent import Agent
-from gagent_grpc.errors import ScriptError
+from gagent_grpc.errors import ConfigurationError, ScriptError
 
 START_WARNING_S = 5.0
 """How long a script may take to answer `start` before whoever started it is told."""
@@ -111,6 +111,7 @@ class ScriptBehaviour(EventBehaviour):
 
         Raises:
             ValueError: ``name`` is not the agent's own, neither script nor command is given, or ``reload`` without a script.
+            ConfigurationError: ``config`` holds what JSON does not have.
         """
         super().__init__(agent, name, tick_ms=tick_ms)
         if script_path is None and not command:
@@ -140,7 +141,9 @@ class ScriptBehaviour(EventBehaviour):
             "max_history": max_history,
             "name": self.name,
         }
-        self._start_event.update({key: value for key, value in (config or {}).items() if key not in self._start_event})
+        for key, value in (config or {}).items():
+            _check_config(key, value)
+            self._start_event.setdefault(key, value)
         self._process: ScriptProcess | None = None
         self._started_with: Answer | None = None
         self._restarts: deque[float] = deque()
@@ -239,13 +242,13 @@ class ScriptBehaviour(EventBehaviour):
             if self._deleted.is_set():
                 return Ending.DELETED
             if process is self._replaced:
-                await self._give_up_requests("the script has changed and was started anew")
+                await self._give_up_requests("the script has changed and was started anew", seconds=GIVE_UP_S)
                 await self._start_changed()
                 continue
             if process.returncode == 0:
                 return Ending.STOPPED
             error = process.exit_error()
-            await self._give_up_requests(error.summary)
+            await self._give_up_requests(error.summary, seconds=GIVE_UP_S)
             await self._restart(error)
 
     async def _live(self, process: ScriptProcess, started_with: Answer) -> None:
@@ -393,6 +396,19 @@ class ScriptBehaviour(EventBehaviour):
         while (late := await process.take_late()) is not None:
             message = late.event.message if isinstance(late.event, MessageEvent) else None
             await self._carry_out(late.answer, message, late.event if isinstance(late.event, ExtensionEvent) else None)
+
+
+def _check_config(key: Any, value: Any) -> None:
+    """Raise where a key of the start event is none, or its value holds what JSON does not have."""
+    if not isinstance(key, str):
+        raise ConfigurationError(f"config: the key {key!r} is no text")
+    try:
+        encode_event({key: value})
+    except (TypeError, ValueError, RecursionError) as error:
+        # Dates are what TOML has and JSON does not.
+        raise ConfigurationError(
+            f"config.{key} cannot be told to a script: {error}; expected what JSON has, and a date as a text"
+        ) from None
 
 
 PythonBehaviour = ScriptBehaviour

@@ -27,6 +27,8 @@ from gagent_grpc.errors import BusError, ScriptError, Unavailable, first_error
 
 CLOSE_GRACE_S = 1.0
 """How long the last messages of an agent, and again its farewell, may take when it ends."""
+GIVE_UP_S = 10.0
+"""How long everybody who waits may be told of the end of a script whose agent goes on."""
 GOVERN_TIMEOUT_S = 30.0
 """How long `suspend` and `wake` try to reach a bus whose connection is being found again."""
 _GOVERN_PAUSE_S = 0.5
@@ -139,14 +141,18 @@ class EventBehaviour(abc.ABC):
     async def _serve(self) -> Ending:
         """Be there for events until it is over; when cancelled, stop politely first."""
 
-    async def _give_up_requests(self, why: str = "the agent ended before it answered") -> None:
-        """Tell everybody who still waits for an answer that none will come."""
+    async def _give_up_requests(
+        self, why: str = "the agent ended before it answered", *, seconds: float = CLOSE_GRACE_S
+    ) -> None:
+        """Tell everybody who still waits for an answer that none will come, for ``seconds`` at most."""
         try:
-            async with asyncio.timeout(CLOSE_GRACE_S):
+            async with asyncio.timeout(seconds):
                 # First, since that of it which concerns tasks waits for nothing.
                 await self._extensions.give_up(why)
-                for request in self._requests.take():
-                    await fail(self.agent, request, why)
+                async with asyncio.TaskGroup() as group:
+                    # Side by side: one after the other, a thousand who wait would take a thousand round trips.
+                    for request in self._requests.take():
+                        group.create_task(fail(self.agent, request, why))
         except TimeoutError:
             _logger.warning("%s: not everybody who waits could be told", self.name)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from gagent_grpc.acp.message import ACPMessage, ACPMessageType, ACPMetadata, error_content
+from gagent_grpc.acp.message import AUTOMATIC_ENTRY, ACPMessage, ACPMessageType, ACPMetadata, error_content
 from gagent_grpc.bridge.extension_actions import (
     AnswerTask,
     CancelTask,
@@ -34,7 +34,7 @@ from gagent_grpc.errors import BusError, DeliveryRefused, InvalidArgument, Messa
 MAX_OPEN_QUESTIONS = 1_000
 """ACP requests without an answer that are remembered; beyond that the oldest is forgotten."""
 
-_AUTOMATIC = ACPMetadata(entries={"automatic": "true"})
+_AUTOMATIC = ACPMetadata(entries={AUTOMATIC_ENTRY: "true"})
 _logger = logging.getLogger(__name__)
 
 
@@ -116,10 +116,7 @@ class Extensions:
     # ---- ACP -------------------------------------------------------------------------------------------------------
 
     async def _take_acp(self, message: ReceivedACP) -> None:
-        if "acp" not in self._takes:
-            event = as_message(message, self._agent.name)
-        else:
-            event = ExtensionEvent(message=message, event="acp", msg=message.to_dict())
+        event = self._event_of(message)
         if event is None:
             return
         if message.type is ACPMessageType.REQUEST:
@@ -131,6 +128,12 @@ class Extensions:
         except ScriptError as error:
             self._questions.pop(message.id or "", None)
             raise Fail(error.summary if isinstance(error, ScriptExited) else str(error)) from error
+
+    def _event_of(self, message: ACPMessage) -> ExtensionEvent | None:
+        """Return what the script hears of an ACP message; None where it takes none and ACL has no word for it."""
+        if "acp" in self._takes:
+            return ExtensionEvent(message=message, event="acp", msg=message.to_dict())
+        return as_message(message, self._agent.name)
 
     async def _send(self, message: ACPMessage, event: ExtensionEvent | None) -> None:
         original = event.message if event is not None else None
@@ -163,9 +166,7 @@ class Extensions:
             metadata=_AUTOMATIC,
             in_reply_to=message.id,
         )
-        event = as_message(told, self._agent.name)
-        if "acp" in self._takes:
-            event = ExtensionEvent(message=told, event="acp", msg=told.to_dict())
+        event = self._event_of(told)
         if event is not None:
             try:
                 await self._give(event)

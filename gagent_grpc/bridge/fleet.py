@@ -14,7 +14,7 @@ import os
 import signal
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from gagent_grpc.acl.descriptions import LifeCycleState
 from gagent_grpc.bridge.events import Ending
@@ -86,9 +86,12 @@ class MemberStatus:
 class _Member:
     agent: ScriptAgent
     task: asyncio.Task[None] | None = None
+    """What is the agent until it ends; None before `Fleet.run`."""
     state: MemberState = MemberState.WAITING
     error: BusError | None = None
-    told: MemberStatus | None = field(default=None)
+    """Why it failed; None where it did not."""
+    told: MemberStatus | None = None
+    """The last change that was told; None before the first one."""
 
     @property
     def status(self) -> MemberStatus:
@@ -163,7 +166,7 @@ class Fleet:
                 await asyncio.wait(tasks)
             finally:
                 await self._stop()
-                # Errors that are none of ours.
+                # What is no BusError is a defect, and not the end of one agent alone.
                 for task in tasks:
                     if not task.cancelled() and (error := task.exception()) is not None:
                         raise error

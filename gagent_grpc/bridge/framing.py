@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -41,6 +42,7 @@ EXCERPT_CHARS = 80
 
 _BOM = b"\xef\xbb\xbf"
 _JSON_BLANKS = b" \t\r\n"
+_ACTION = re.compile(rb'"actions?"[ \t]*:')
 _HEAD_BYTES = 64
 
 
@@ -190,6 +192,8 @@ class BadAction:
     """What is wrong and what is expected; without the content of a message."""
     is_whole: bool = False
     """Whether it stands for a whole line of which nothing could be read, and not for one action that makes no sense."""
+    excerpt: str = ""
+    """What was read there, for the log alone; mostly nothing."""
 
 
 Action: TypeAlias = Noop | SendAction | Delete | Suspend | Wake | Register | Deregister | ExtensionAction | BadAction
@@ -238,8 +242,8 @@ def parse_line(line: bytes | OverlongLine) -> Answer | Noise | Blank:
     """Return what a script's line means. Never raises, whatever the line holds.
 
     A BOM at the beginning and a CR at the end are tolerated. The JSON is read strictly: what holds NaN, an infinity,
-    a key twice or an endless integer, or is nested too deeply to be read, is a `BadAction` where it has an `action`, since
-    its script meant to answer.
+    a key twice or an endless integer, is not UTF-8, or is nested too deeply to be read, is a `BadAction` where it has an
+    `action`, since its script meant to answer.
     """
     if isinstance(line, OverlongLine):
         return _judge_overlong(line)
@@ -252,12 +256,14 @@ def parse_line(line: bytes | OverlongLine) -> Answer | Noise | Blank:
     try:
         value = _load(text.decode("utf-8"), defects)
     except UnicodeDecodeError as error:
-        around = text[max(0, error.start - 8) : error.start + 8]
-        return Noise(f"not UTF-8 at byte {error.start}", f"... {around.hex(' ')} ...")
+        around = f"... {text[max(0, error.start - 8) : error.start + 8].hex(' ')} ..."
+        reason = f"not UTF-8 at byte {error.start}"
+        # A script that writes Latin-1 meant to answer as well, and nothing else will come in its place.
+        return _lost(reason, excerpt=around) if _ACTION.search(text) else Noise(reason, around)
     except RecursionError:
         # As with a line over the limit: were an answer taken for noise, the event would wait for its time-out.
         reason = "JSON nested too deeply"
-        return _lost(reason) if b'"action' in text else Noise(reason, _excerpt(text))
+        return _lost(reason) if _ACTION.search(text) else Noise(reason, _excerpt(text))
     except ValueError as error:
         return Noise(f"not JSON: {error}", _excerpt(text))
     found = _find_actions(value)
@@ -276,9 +282,9 @@ def _judge_overlong(line: OverlongLine) -> Answer | Noise:
     return Noise(reason, _excerpt(line.head))
 
 
-def _lost(reason: str, answered: int | str | None = None) -> Answer:
+def _lost(reason: str, answered: int | str | None = None, *, excerpt: str = "") -> Answer:
     """Return the answer that a line meant to be, of which nothing can be carried out."""
-    return Answer((BadAction(reason, is_whole=True),), answered)
+    return Answer((BadAction(reason, is_whole=True, excerpt=excerpt),), answered)
 
 
 def _load(text: str, defects: list[str]) -> Any:

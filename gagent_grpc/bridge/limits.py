@@ -63,7 +63,7 @@ class ScriptLimits:
                     bounded = allowed != resource.RLIM_INFINITY
                     bounds = (min(soft, allowed), min(hard, allowed)) if bounded else (soft, hard)
                     resource.prlimit(pid, which, bounds)
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, OverflowError) as error:
                 raise ScriptError(f"{name} {getattr(self, name)} cannot be set: {error}") from error
 
     def _bounds(self) -> Iterator[tuple[str, int, int, int]]:

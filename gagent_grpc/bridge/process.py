@@ -18,7 +18,7 @@ import os
 import signal
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any
 
@@ -55,6 +55,8 @@ DRAIN_S = 0.5
 """How long the readers may take after the child's end, where a stranger keeps its pipes open."""
 EOF_TO_EXIT_S = 2.0
 """How long a script may live on after it closed its stdout."""
+LONG_LINE_BYTES = 64 * 1024
+"""A line beyond that is parsed beside the loop."""
 MAX_LATE_ANSWERS = 64
 """Late and unsolicited lines that wait to be taken; when there are more, the child's output is not read."""
 
@@ -382,7 +384,9 @@ class ScriptProcess:
         for number, line in enumerate(lines):
             if number % LINES_PER_TURN == 0:
                 await asyncio.sleep(0)
-            match parse_line(line):
+            # Millions of numbers take seconds, and there are other agents on this loop.
+            is_long = isinstance(line, bytes) and len(line) > LONG_LINE_BYTES
+            match await asyncio.to_thread(parse_line, line) if is_long else parse_line(line):
                 case Noise(reason, excerpt):
                     self._complain(f"line ignored ({reason}): {excerpt}")
                 case Answer() as answer:
@@ -397,7 +401,13 @@ class ScriptProcess:
         """Give ``answer`` to the event that it belongs to."""
         for action in answer.actions:
             if isinstance(action, BadAction):
-                self._complain(f"protocol error, taken as noop: {action.reason}")
+                excerpt = f": {action.excerpt}" if action.excerpt else ""
+                self._complain(f"protocol error, taken as noop: {action.reason}{excerpt}")
+        if answer.id is not None and not self._was_given(answer.id):
+            self._complain(
+                f"protocol error: no event has the id {ascii(answer.id)[:40]}; taken as an answer without one"
+            )
+            answer = replace(answer, id=None)
         outstanding = self._awaited or self._owed
         if outstanding is not None and (answer.id is None or outstanding.bears(answer.id)):
             is_late = outstanding is self._owed
@@ -418,6 +428,13 @@ class ScriptProcess:
                 self._settle(self._settling.unsolicited)
             event = None
         self._keep_late(answer, event, size)
+
+    def _was_given(self, answered: int | str) -> bool:
+        """Whether an event had this id: some scripts number their lines for themselves, or mark them at random."""
+        if isinstance(answered, str):
+            # A longer one is none; Python refuses to make numbers of thousands of digits.
+            return answered.isascii() and answered.isdecimal() and len(answered) < 20 and self._was_given(int(answered))
+        return 1 <= answered <= self._last_id
 
     def _settle(self, came: Callable[[float], float]) -> None:
         """Note that a line without id came, and how long the next event waits because of it."""

@@ -34,18 +34,19 @@ class ServedTask:
         self.outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.event = ExtensionEvent()
         """Its `delegate` event."""
-        self.is_given = False
-        """Whether the script has answered its event, and nothing but its `complete` or `fail` is to come."""
+        self.is_answered = False
+        """Whether the script has answered its `delegate` event, and nothing but its `complete` or `fail` is to come."""
         self.is_called_off = False
         """Whether the attempt was called off: by the delegator, or since it is not in force any more."""
         self.is_asking = False
+        """Whether a question of the script waits for its answer."""
         self.runs = 0
         """How many runs of the script have been given it."""
 
     def renew(self) -> ExtensionEvent:
         """Return a new `delegate` event, for a run of the script that has not seen it."""
         told = self.context
-        self.is_given = False
+        self.is_answered = False
         self.runs += 1
         self.event = ExtensionEvent(
             served=self,
@@ -104,7 +105,7 @@ class ServedTasks:
             return await task.outcome
         except asyncio.CancelledError:
             task.is_called_off = True
-            if task.is_given:
+            if task.is_answered:
                 self._owned.spawn(self._tell_cancelled(task))
             raise
         finally:
@@ -115,7 +116,7 @@ class ServedTasks:
     def give_up(self, why: str) -> None:
         """The script has died with these in hand: they fail, or go to its next run where they may be delivered again."""
         for task in list(self._tasks.values()):
-            if task.is_given:
+            if task.is_answered:
                 self._lost(task, why)
 
     def find(self, task_id: str | None, delegator: str | None, event: ExtensionEvent | None) -> ServedTask:
@@ -181,7 +182,7 @@ class ServedTasks:
         event = task.renew()
         try:
             await self._give(event)
-            task.is_given = True
+            task.is_answered = True
             if task.is_called_off and event.is_given:
                 # While its event was under way: the script may have kept it.
                 await self._tell_cancelled(task)

@@ -59,6 +59,9 @@ class SourceFiles:
                 ast.parse(path.read_bytes(), str(path))
             except SyntaxError as error:
                 return f"{path.name}, line {error.lineno}: {error.msg}"
+            except (RecursionError, MemoryError):
+                # MemoryError is what the parser raises when its own stack is full.
+                return f"{path.name}: nested too deeply"
             except ValueError as error:
                 return f"{path.name}: {error}"
             except OSError as error:
@@ -81,7 +84,7 @@ class SourceFiles:
         """Yield the files of the modules beside the script that the module at ``path`` imports."""
         try:
             tree = ast.parse(path.read_bytes())
-        except (SyntaxError, ValueError, OSError, RecursionError):
+        except (SyntaxError, ValueError, OSError, RecursionError, MemoryError):
             return
         folder = self._script.parent
         for name in dict.fromkeys(_module_names(tree)):

@@ -27,6 +27,7 @@ _SPACE_COST = 2_000
 _TRIM_SHARE = 16
 """Part of the remembered removals that are forgotten at once, so that not every further removal writes whose space it is."""
 _LOG_COST = 100
+"""What a change that waits for those who watch takes beside its key and value, in bytes."""
 
 
 class Space:
@@ -51,9 +52,12 @@ class Space:
         # In the order of revisions, since a key that is put again leaves it.
         self._removals: dict[str, Entry] = {}
         self._removal_bytes = 0
+        """Of their keys."""
         self._log: deque[Entry] = deque()
+        """The latest changes, each one, oldest first, without a gap between revisions; empty while nobody watches."""
         self._log_bytes = 0
         self.watches: set[ContextWatch] = set()
+        """Those who watch: `Contexts.watch` adds one, `left` takes it out."""
 
     def __len__(self) -> int:
         return len(self._entries)

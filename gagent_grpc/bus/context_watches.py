@@ -45,11 +45,17 @@ class ContextWatch:
         self._prefix = prefix
         self._leave = leave
         self._first = [one for one in space.changes_after(after) if one.key.startswith(prefix)]
+        """What was there at the beginning, until it has been told."""
         self._place = 0
+        """How many of these were told."""
         self._synced = False
+        """Whether all of these were."""
         self._after = space.revision
+        """Revision of the last change that was looked at, whether it concerned this watch or not."""
         self._told = self._after
+        """Revision up to which the reader knows that it knows everything."""
         self._failure: BusError | None = None
+        """Why the watch ends, once all changes are told; None while it goes on."""
         self._wake = asyncio.Event()
 
     def __enter__(self) -> Self:

@@ -68,8 +68,9 @@ class _Shared:
         self.number = 0
         """Rising in the order of beginning; 0 for one that nothing was put into yet."""
         self.owner = ""
+        """Who put the first entry, `name@platform`; "" before there was one, and once that name was freed."""
         self.size = 0
-        """What is counted for it."""
+        """Bytes that are counted for it; 0 before it has begun."""
         self.written_at = 0.0
         """When something was last said or changed, as the store knows it."""
 
@@ -93,11 +94,15 @@ class Contexts:
         self._clock = clock
         self._limits = limits
         self._of_groups: dict[Group, _Shared] = {}
+        """Of conversations; also those that somebody watches and nothing was put into yet."""
         self._of_roots: dict[int, _Shared] = {}
+        """The same of trees, by the number of the first task."""
         self._by_number: dict[int, _Shared] = {}
+        """All that have begun."""
         self._by_member: dict[str, dict[_Shared, None]] = {}
         """Those of conversations, by each member; and those of trees, by their owner."""
         self._owned: dict[str, int] = {}
+        """How many each agent began; one that began none is not in it."""
         self._next_number = 1
         self._used = 0
         """Revisions up to this one may have been used by contexts that have ended."""

@@ -1,6 +1,6 @@
 """The conversations that the monitor follows, in the order in which they are forgotten when there are too many.
 
-Owns: that order, and who has how many: whoever begins the most loses his own first, so that a flood of new conversations ends
+Owns: that order, and who has how many: whoever begins the most loses its own first, so that a flood of new conversations ends
 nobody else's watch. Leaves to others: what a conversation is, and when there are too many (`bus.conversations`). Pure; each
 step takes the same time however many there are, taken together.
 """

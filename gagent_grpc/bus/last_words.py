@@ -58,7 +58,8 @@ class LastWords:
             InvalidArgument: The store cannot take what it says.
         """
         conversation = failure.conversation_id or ""
-        self._said(record, conversation)
+        # Whoever subscribes again knows that the one before has ended; to be told so now would seem to end the new one.
+        self._drop_owed(record, conversation)
         if self._store.durable:
             texts = {name: value for name in _TEXTS if (value := getattr(failure, name)) is not None}
             self._store.put_subscription(StoredSubscription(record.name, conversation, json.dumps(texts)))
@@ -96,7 +97,7 @@ class LastWords:
                 if left <= 0 or record.mailbox.full or not self._was_told(record, failure):
                     break
                 left -= 1
-                self._said(record, conversation)
+                self._drop_owed(record, conversation)
                 self.forget(record, conversation)
 
     def _was_told(self, record: AgentRecord, failure: ACLMessage) -> bool:
@@ -107,7 +108,8 @@ class LastWords:
             _log.warning("%s does not hear that its subscription ended: no message is so long", record.aid)
             return True
 
-    def _said(self, record: AgentRecord, conversation: str) -> None:
+    def _drop_owed(self, record: AgentRecord, conversation: str) -> None:
+        """Owe a subscriber nothing any more in one conversation; the store is the caller's business."""
         own = self._owed.get(record)
         if own is not None:
             own.pop(conversation, None)

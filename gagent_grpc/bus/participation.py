@@ -49,7 +49,7 @@ class Group:
         self.at = now
         """When its last message came, in Unix seconds."""
         self.kept = False
-        """It has one, or somebody watches for one: it is not forgotten by itself."""
+        """Whether it has a shared context, or somebody watches for one: then it is not forgotten by itself."""
 
 
 class Talk:
@@ -60,8 +60,9 @@ class Talk:
     def __init__(self, first: str, second: str, now: float) -> None:
         self.first = first
         self.second = second
-        """The two of the first message; the only group while `groups` is None."""
+        """The two of the first message; the only group while `groups` is None, and "" from then on."""
         self.began = self.at = now
+        """When its first message came, and its last one, in Unix seconds."""
         self.groups: list[Group] | None = None
         """Oldest first."""
         self.met: dict[tuple[str, str], Group] | None = None
@@ -276,6 +277,7 @@ class Participation:
         freed.clear()
 
     def _clean(self, talk: Talk) -> None:
+        """Take the names that were freed out of the groups of one conversation, and drop groups that nobody is left in."""
         assert talk.groups is not None
         for group in talk.groups:
             gone = self._freed & group.members.keys()
@@ -303,6 +305,7 @@ class Participation:
     # ---- room ------------------------------------------------------------------------------------------------------
 
     def _begin(self, initiator: str, conversation_id: str, places: int) -> None:
+        """Count a group that is not kept for its initiator."""
         share = self._shares.get(initiator)
         if share is None:
             share = self._shares[initiator] = _Share()
@@ -311,13 +314,14 @@ class Participation:
         self._places += places
 
     def _count(self, group: Group, places: int) -> None:
-        """A group that is not kept has so many members more."""
+        """Count so many places more for a group that is not kept; less where ``places`` is negative."""
         self._places += places
         share = self._shares.get(group.initiator)
         if share is not None:
             share.places += places
 
     def _count_anew(self) -> None:
+        """Count all places from what there is, which also lets go of ids of conversations that are gone."""
         self._places = 0
         self._shares = {}
         for conversation_id, talk in self._talks.items():

@@ -30,7 +30,8 @@ class Places:
         self._what = what
         self._setting = setting
         self._taken = 0
-        self._of: dict[str, int] = {}
+        self._taken_by: dict[str, int] = {}
+        """By name of a caller; one without any is not in it."""
 
     @property
     def taken(self) -> int:
@@ -52,19 +53,19 @@ class Places:
                 f"there are {self._taken:,} {self._what}, the limit of this node ({self._setting}); try again later"
             )
         for name in caller:
-            if self._of.get(name, 0) >= self._per_caller:
+            if self._taken_by.get(name, 0) >= self._per_caller:
                 raise ResourceExhausted(
-                    f"{name} has {self._of[name]:,} {self._what}, the limit for one caller: a part of the "
+                    f"{name} has {self._taken_by[name]:,} {self._what}, the limit for one caller: a part of the "
                     f"{self._most:,} of this node ({self._setting}); end one of them"
                 )
         self._taken += 1
         for name in caller:
-            self._of[name] = self._of.get(name, 0) + 1
+            self._taken_by[name] = self._taken_by.get(name, 0) + 1
 
     def leave(self, caller: Sequence[str] = ()) -> None:
         """Give back a place that was taken under the same names."""
         self._taken -= 1
         for name in caller:
-            self._of[name] -= 1
-            if not self._of[name]:
-                del self._of[name]
+            self._taken_by[name] -= 1
+            if not self._taken_by[name]:
+                del self._taken_by[name]

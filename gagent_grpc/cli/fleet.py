@@ -11,8 +11,8 @@ import contextlib
 import json
 import os
 import signal
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
@@ -56,7 +56,8 @@ def run_fleet(agents: Sequence[ScriptAgent], settings: Settings, *, as_json: boo
         asyncio.run(_run(fleet, show))
 
 
-async def _run(fleet: Fleet, show: Any) -> None:
+async def _run(fleet: Fleet, show: Callable[[MemberStatus], None]) -> None:
+    """Run a fleet until it has ended, or a signal has stopped it; ``show`` gets each change."""
     running = asyncio.ensure_future(fleet.run())
     with _signals(fleet, running) as asked:
         try:

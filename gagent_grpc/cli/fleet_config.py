@@ -23,6 +23,7 @@ from gagent_grpc.bridge.command import script_command
 from gagent_grpc.bridge.limits import ScriptLimits
 from gagent_grpc.bridge.process import ANSWER_TIMEOUT_S, STOP_GRACE_S
 from gagent_grpc.bridge.supervisor import ScriptAgent
+from gagent_grpc.cli.output import printable
 from gagent_grpc.cli.settings import FILE, FLEET, read_file
 from gagent_grpc.errors import BusError, ConfigurationError
 
@@ -94,10 +95,11 @@ class AgentEntry(BaseModel):
         script = None if self.script is None else folder / self.script
         if script is not None:
             script_command(script)
-        base = self.name or (script.stem if script is not None else None)
+        base = self.name if self.name is not None or script is None else script.stem
         if base is None:
             raise ConfigurationError("a command needs a name")
-        names = [base] if self.count == 1 else [f"{base}-{number}" for number in range(1, self.count + 1)]
+        local, sign, platform = base.partition("@")
+        names = [base] if self.count == 1 else [f"{local}-{n}{sign}{platform}" for n in range(1, self.count + 1)]
         for name in names:
             split_aid(name)
         return [self._agent(name, base, script, settings, reload=reload) for name in names]
@@ -149,7 +151,9 @@ def fleet_agents(config: Path | None, settings: Settings, *, reload: bool = Fals
     made: list[ScriptAgent] = []
     taken: dict[str, str] = {}
     for number, given in enumerate(entries, 1):
-        where = f"{path}: [[{FLEET}]] number {number}" + (f" ({given['name']})" if "name" in given else "")
+        where = f"{path}: [[{FLEET}]] number {number}" + (
+            f" ({printable(str(given['name']))})" if "name" in given else ""
+        )
         try:
             agents = AgentEntry.model_validate(given).agents(path.parent, settings, reload=reload)
         except ValidationError as error:

@@ -303,14 +303,22 @@ def _name(script: Path | None, name: str | None) -> str:
     """Return the agent's name: the one given, or the file's stem.
 
     Raises:
-        InvalidName: It is not valid.
+        InvalidName: The one given is not valid.
+        typer.BadParameter: That of the file is not, or there is neither.
     """
     from gagent_grpc.acl.aid import split_aid
+    from gagent_grpc.errors import InvalidName
 
     if name is None:
         if script is None:
             raise typer.BadParameter("expected a name for the agent of a command", param_hint="--name")
-        name = script.stem
+        try:
+            split_aid(script.stem)
+        except InvalidName as error:
+            raise typer.BadParameter(
+                f"{error}. Give the agent another one: --name NAME", param_hint="SCRIPT"
+            ) from error
+        return script.stem
     split_aid(name)
     return name
 

@@ -41,9 +41,11 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 _PAGE = 1_000
+"""Entries that are asked for at once."""
 _LONGEST_CONTEST_S = 0.1
-"""Most seconds that one waits who lost the race for an entry, before the next attempt."""
+"""Longest wait, in seconds, of a caller who lost the race for an entry, before its next attempt."""
 _NOTHING: Any = object()
+"""Stands for a default that was not given; None is one."""
 
 
 class ContextChangeKind(enum.StrEnum):

@@ -242,11 +242,9 @@ class Deliveries:
 
     def failed(self, job: Job, error: BaseException) -> None:
         """Whoever took a delivery out of his box has failed: it comes again after a delay, to whoever is for it then."""
-        sequence = job.sequence
         # Its traceback is in the log already, as the behaviour's.
         self._failed[job.key] = None
-        if self._give_back(job, error):
-            self.lanes.gave_back(sequence)
+        self._give_back(job, error)
 
     def not_taken(self, job: Job) -> None:
         """A box is gone with a delivery in it: somebody else's turn."""

@@ -58,8 +58,6 @@ class Lanes:
         self._starting = 0
         self._closed = False
         self._held = False
-        self._outside: set[int] = set()
-        """Numbers of deliveries in no lane that are on their way back."""
 
     def add(self, jobs: list[Job]) -> None:
         """Take deliveries in the order in which they came; nothing is taken after `close`."""
@@ -86,17 +84,9 @@ class Lanes:
             self._drop(key, sequences)
             if key in self._lanes:
                 self._ready_of(key).append(key)
-            # To the bus it is one lane with the one of another urgency.
-            beside = (*key[:2], not key[2])
-            if beside in self._ready_of(beside):
-                self._drop(beside, sequences)
-                if beside not in self._lanes:
-                    self._ready_of(beside).remove(beside)
-            elif beside in self._lanes:
-                self._drop(beside, sequences, begun=1)
-        if not self._outside.isdisjoint(sequences):
-            self._outside -= sequences
-            self._drop_waiting(sequences)
+        # Wherever they wait, not only in lanes that stopped: to the bus it is one lane with the one of another urgency, and a
+        # failure that crosses an earlier return of the same delivery has it returned, and delivered, once more.
+        self._drop_waiting(sequences)
         if self._urgent or self._ready:
             self._start_worker()
 
@@ -113,13 +103,11 @@ class Lanes:
         place = next((i for i, one in enumerate(lane) if i >= begun and one.sequence > job.sequence), len(lane))
         lane.insert(place, job)
 
-    def gave_back(self, sequence: int) -> None:
-        """A delivery that is in no lane is on its way back; what the bus returns with it may wait in any lane."""
-        self._outside.add(sequence)
-
     def _drop_waiting(self, sequences: frozenset[int]) -> None:
         ready = {*self._ready, *self._urgent}
-        for key in list(self._lanes):
+        for key, lane in list(self._lanes.items()):
+            if not any(job.sequence in sequences for job in lane):
+                continue
             self._drop(key, sequences, begun=key not in ready)
             if key not in self._lanes:
                 self._ready_of(key).remove(key)
@@ -148,7 +136,6 @@ class Lanes:
         self._stopped -= dropped
         self._ready.clear()
         self._urgent.clear()
-        self._outside.clear()
 
     def close(self) -> None:
         """Begin no handler any more: what waits, and what still comes, is for the next session."""

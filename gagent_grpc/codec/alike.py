@@ -22,8 +22,9 @@ _IDENTIFIERS = frozenset({0x12, 0x1A, 0x22})
 _MAX_ID_BYTES = 127
 """Longest id here: its length is one byte."""
 _MAX_BEFORE = 512
+"""Most bytes of an ACL message before its text: they are kept once for each size that is remembered."""
 _REMEMBERED = 1_024
-"""Bytes before the text, and sizes of messages for each of which they are kept once more."""
+"""Sizes of messages that are remembered."""
 _LENGTH_BYTES = range(1, 5)
 """What the length of a field may take."""
 # Plain numbers, as in every envelope.
@@ -98,6 +99,8 @@ class Likeness:
         Empty when there is no such message.
         """
         made = (b"", 0)
+        # A field together with its length grows with the field, so one pair of lengths fits a size at most. A few sizes have
+        # none: 127 bytes and their length take 128 bytes, 128 bytes and theirs take 130.
         for body_bytes in _LENGTH_BYTES:
             body = size - self._flag_size - len(_ACL) - body_bytes
             for text_bytes in _LENGTH_BYTES:

@@ -62,6 +62,9 @@ _ENDINGS: dict[int, type[BusError]] = {
     CloseCode.TOKEN_REVOKED: Unauthenticated,
 }
 _CLOSE_TIMEOUT = 5.0
+"""Seconds for what was received to be acknowledged at the end, and for the farewell of a socket."""
+_LONGEST_FIRST_WAIT = 0.2
+"""Most seconds between attempts at the first socket: somebody waits in `open` meanwhile."""
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 """Form of a bearer token (RFC 6750 §2.1)."""
 _MAX_FRAME_BYTES = 16 * 1024 * 1024
@@ -226,7 +229,7 @@ class SocketLink:
             attempt = 0 if opened else attempt + 1
             bound = min(self._limits.max_backoff, self._limits.initial_backoff * 2**attempt)
             if not connected.done():
-                bound = min(bound, 0.2)
+                bound = min(bound, _LONGEST_FIRST_WAIT)
             # Each client waits on its own, so that no stampede forms.
             await asyncio.sleep(random.random() * bound)  # noqa: S311  # Jitter, not a secret.
 

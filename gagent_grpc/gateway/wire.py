@@ -33,6 +33,7 @@ _MOST_UNREAD_PONGS = 1_000
 _STOP_TIMEOUT = 2
 """Seconds that connections get to end, once the sockets of agents are closed."""
 _HEADER_BYTES = 64 * 1024
+"""Most bytes of the headers of a request that are read before it is refused."""
 _TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Type: text/plain\r\n"
     b"Content-Length: 48\r\n\r\nthe headers are too many, or one is over 8 KiB.\n"
@@ -48,9 +49,12 @@ class Wire(WebSocketsSansIOProtocol):
     """Hears of each pong and what is in it."""
     _rest = b""
     """What has come and is not parsed yet; nothing more is read meanwhile."""
-    _is_going_on = False
+    _is_parse_due = False
+    """Whether `_parse_piece` is called in the next turn of the loop."""
     _unread_pongs = 0
+    """Answers to pings since the peer read last."""
     _given_up: asyncio.TimerHandle | None = None
+    """Aborts the connection; None before `give_up`."""
 
     @classmethod
     def of(cls, scope: Any) -> Wire:
@@ -70,7 +74,7 @@ class Wire(WebSocketsSansIOProtocol):
         self.heard_at = self.loop.time()
         if self._rest or len(data) > _PIECE_BYTES:
             self._rest += data
-            self._go_on()
+            self._parse_later()
         else:
             self._parse(data)
 
@@ -82,7 +86,7 @@ class Wire(WebSocketsSansIOProtocol):
             self.transport.write(_TOO_LARGE)
             self.transport.close()
 
-    def _go_on(self) -> None:
+    def _parse_later(self) -> None:
         """Have the next piece of what has come parsed in a turn of its own, unless the application has enough to do.
 
         What comes at once may be tens of thousands of frames, which nobody else is to wait for.
@@ -93,21 +97,21 @@ class Wire(WebSocketsSansIOProtocol):
                 self.transport.resume_reading()
             return
         self.transport.pause_reading()
-        if not (self.read_paused or self._is_going_on):
-            self._is_going_on = True
+        if not (self.read_paused or self._is_parse_due):
+            self._is_parse_due = True
             self.loop.call_soon(self._parse_piece)
 
     def _parse_piece(self) -> None:
-        self._is_going_on = False
+        self._is_parse_due = False
         if not (self.read_paused or self.transport.is_closing()):
             piece, self._rest = self._rest[:_PIECE_BYTES], self._rest[_PIECE_BYTES:]
             self._parse(piece)
-        self._go_on()
+        self._parse_later()
 
     async def receive(self) -> Any:
         message = await super().receive()
         if self._rest:
-            self._go_on()
+            self._parse_later()
         return message
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -141,7 +145,7 @@ class Wire(WebSocketsSansIOProtocol):
         await super().send(message)
         if self._rest:
             # After its last words, the answer of the peer waits behind what it has said before.
-            self._go_on()
+            self._parse_later()
         if message["type"] == "websocket.http.response.body" and not message.get("more_body"):
             # It has been answered: uvicorn tells an error in the log otherwise, for each request that is refused.
             self.handshake_complete = True

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from gagent_grpc.errors import InvalidArgument
 from gagent_grpc.llm.chat import ChatMessage, Completion, Provider, ToolChoice, ToolSpec
 from gagent_grpc.llm.errors import ModelError, Trouble
+from gagent_grpc.llm.limiter import Limiter
+from gagent_grpc.llm.unicode import Joiner, well_formed_completion
 
 OnText = Callable[[str], Awaitable[None]]
 """Takes the text of an answer as it comes."""
@@ -123,6 +125,8 @@ class Caller:
     ) -> Completion:
         limiter = self.provider.limiter
         began = None
+        if limiter is not None:
+            self._refuse_hopeless(limiter, deadline)
         try:
             async with asyncio.timeout_at(deadline):
                 began = await limiter.turn() if limiter is not None else 0.0
@@ -146,6 +150,14 @@ class Caller:
             limiter.succeeded()
         return completion
 
+    def _refuse_hopeless(self, limiter: Limiter, deadline: float) -> None:
+        """Raise where the endpoint asked not to be called before the deadline: nobody is to wait for what cannot come."""
+        now = asyncio.get_running_loop().time()
+        pause = limiter.pace.held_off(now)
+        if pause > max(deadline - now, 0.0):
+            text = f"{self.provider.label} takes no more requests at present, as it said to one before"
+            raise ModelError(Trouble.RATE_LIMITED, text, retry_after=pause)
+
     async def _once(
         self,
         messages: Sequence[ChatMessage],
@@ -157,14 +169,16 @@ class Caller:
     ) -> Completion:
         provider = self.provider
         if spoken.on_text is None:
-            return await provider.complete(
+            whole = await provider.complete(
                 messages, tools=tools, tool_choice=tool_choice, max_tokens=max_tokens, timeout=left
             )
+            return well_formed_completion(whole)
         parts = provider.stream(messages, tools=tools, tool_choice=tool_choice, max_tokens=max_tokens, timeout=left)
         async with contextlib.aclosing(parts) as stream:
             async for part in stream:
                 if isinstance(part, Completion):
-                    return part
+                    await spoken.end()
+                    return well_formed_completion(part)
                 await spoken.say(part)
         raise ModelError(Trouble.BAD_ANSWER, f"the stream of {provider.label} ended without an end")
 
@@ -172,13 +186,20 @@ class Caller:
 class _Spoken:
     """What was passed on of an answer."""
 
-    __slots__ = ("characters", "on_text")
+    __slots__ = ("_joiner", "characters", "on_text")
 
     def __init__(self, on_text: OnText | None) -> None:
         self.on_text = on_text
         self.characters = 0
+        self._joiner = Joiner()
 
-    async def say(self, text: str) -> None:
+    async def say(self, piece: str) -> None:
+        await self._pass_on(self._joiner.feed(piece))
+
+    async def end(self) -> None:
+        await self._pass_on(self._joiner.finish())
+
+    async def _pass_on(self, text: str) -> None:
         if text and self.on_text is not None:
             self.characters += len(text)
             await self.on_text(text)

@@ -59,6 +59,10 @@ class Pace:
         """Return the seconds until the next call may begin; 0 for now."""
         return max(0.0, self._not_before - now, self._next_at - now)
 
+    def held_off(self, now: float) -> float:
+        """Return the seconds that the endpoint asked not to be called for; 0 for none."""
+        return max(0.0, self._not_before - now)
+
     def begin(self, now: float) -> None:
         """A call begins."""
         burst = 1.0 if self._refusals or self._known else _BURST

@@ -37,8 +37,11 @@ _TOKEN = re.compile(rf"{PREFIX}([0-9a-f]{{{2 * _ID_BYTES}}})_([A-Za-z0-9_-]{{43}
 _ID = re.compile(rf"[0-9a-f]{{{2 * _ID_BYTES}}}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _NOBODY = hashlib.sha256(b"").hexdigest()
+"""Digest that an unknown id is compared with; no token has it."""
 _MAX_LABEL = 200
+"""Characters of a label."""
 _MAX_AGENTS = 100
+"""Names that one token may act for."""
 _MAX_FILE_BYTES = 16 * 1024 * 1024
 
 
@@ -93,7 +96,7 @@ class TokenFile:
     @property
     def tokens(self) -> list[Token]:
         """All of them, oldest first."""
-        return sorted(self._tokens.values(), key=lambda one: (one.created_at, one.id))
+        return _oldest_first(self._tokens)
 
     def read(self) -> None:
         """Read the file.
@@ -269,10 +272,13 @@ class TokenFile:
             raise ConfigurationError(f"{text}; expected what gagent auth token issue writes") from error
 
 
+def _oldest_first(tokens: dict[str, Token]) -> list[Token]:
+    return sorted(tokens.values(), key=lambda one: (one.created_at, one.id))
+
+
 def _write(path: Path, tokens: dict[str, Token]) -> None:
     """Put a new file in the place of the one that is there, whole and on the disk."""
-    ordered = sorted(tokens.values(), key=lambda one: (one.created_at, one.id))
-    text = json.dumps({"version": _VERSION, "tokens": [_to_json(one) for one in ordered]}, indent=2)
+    text = json.dumps({"version": _VERSION, "tokens": [_to_json(one) for one in _oldest_first(tokens)]}, indent=2)
     draft = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         # Removed first, so that the mode is that of a new file.

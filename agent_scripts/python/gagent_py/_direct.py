@@ -17,7 +17,7 @@ import signal
 import sys
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn, Optional
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from gagent_grpc.bridge.actions import MessageEvent, fail
 from gagent_grpc.bridge.child import done
@@ -79,7 +79,8 @@ class _Settings:
     """What the bridge has from its command line, here from the environment."""
 
     name: str
-    bus: Optional[str]  # Read at run time, and Python 3.9 has no `|` there.
+    bus: str | None
+    """`HOST:PORT`; None for the default of the client."""
     services: tuple[str, ...]
     tick_ms: int
     start: dict[str, Any]

@@ -23,6 +23,8 @@ AUTOMATIC = "X-automatic"
 """Parameter of a message that no script decided to send; nothing answers it by itself."""
 EXTENSIONS = {"delegate": "on_delegate", "task": "on_task", "acp": "on_acp"}
 """Events beyond those of every script, and the hooks that an agent has when it takes them."""
+OWN_MODULES = (_actions.__name__, _task_actions.__name__, __name__, f"{__package__}._stdio")
+"""Modules whose errors say nothing that a script has to hide."""
 
 
 def start(agent: Agent, config: Mapping[str, Any]) -> list[Action]:
@@ -108,10 +110,6 @@ def _words(error: Exception) -> str:
     return f"internal-error: {type(error).__name__}" + (
         f": {error}" if _is_our_own(error) else "; see the log of the script's agent"
     )
-
-
-OWN_MODULES = (_actions.__name__, _task_actions.__name__, __name__, f"{__package__}._stdio")
-"""Modules whose errors say nothing that a script has to hide."""
 
 
 def _is_our_own(error: Exception) -> bool:

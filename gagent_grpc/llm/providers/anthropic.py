@@ -58,8 +58,12 @@ class AnthropicMessages(SdkProvider):
         async with client.messages.stream(timeout=timeout, **request) as stream:
             async for text in stream.text_stream:
                 yield text
-            message = await stream.get_final_message()
-        if message.stop_reason is None:
+            try:
+                message = await stream.get_final_message()
+            except AssertionError:
+                # So the library says that not even the first event came.
+                message = None
+        if message is None or message.stop_reason is None:
             raise ModelError(Trouble.UNREACHABLE, f"the stream of {self.label} ended before the answer did")
         yield _completion(message)
 
@@ -75,7 +79,7 @@ def _completion(message: Any) -> Completion:
         for name in ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
     )
     # As it came: a model that thinks wants its own thoughts back with the results of its calls.
-    native = [block.model_dump(mode="json", exclude_unset=True) for block in message.content]
+    native = [block.model_dump(exclude_unset=True, warnings=False) for block in message.content]
     stop = _STOPS.get(message.stop_reason or "", Stop.END)
     return Completion(text, stop, calls, TokenUsage(read, usage.output_tokens or 0), native=native)
 

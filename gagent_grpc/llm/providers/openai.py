@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
@@ -40,9 +41,11 @@ class OpenAIChat(SdkProvider):
     ) -> Completion:
         done = await self._create(client, _request(messages, tools, tool_choice), max_tokens, timeout)
         choice = done.choices[0]
-        calls = [ToolCall(one.id, one.function.name, one.function.arguments) for one in choice.message.tool_calls or ()]
+        calls = [
+            [one.id, one.function.name, _arguments(one.function.arguments)] for one in choice.message.tool_calls or ()
+        ]
         declined = bool(getattr(choice.message, "refusal", None))
-        return _completion(choice.message.content or "", calls, choice.finish_reason, done.usage, declined=declined)
+        return _completion(_text(choice.message.content), calls, choice.finish_reason, done.usage, declined=declined)
 
     async def _stream(
         self,
@@ -71,13 +74,13 @@ class OpenAIChat(SdkProvider):
                         call[0] = part.id or call[0]
                         if part.function is not None:
                             call[1] += part.function.name or ""
-                            call[2] += part.function.arguments or ""
-                    if delta.content:
-                        text.append(delta.content)
-                        yield delta.content
+                            call[2] += _arguments(part.function.arguments)
+                    if piece := _text(delta.content):
+                        text.append(piece)
+                        yield piece
         if finish is None:
             raise ModelError(Trouble.UNREACHABLE, f"the stream of {self.label} ended before the answer did")
-        made = [ToolCall(*calls[index]) for index in sorted(calls)]
+        made = [calls[index] for index in sorted(calls)]
         yield _completion("".join(text), made, finish, usage, declined=declined)
 
     async def _create(self, client: Any, request: dict[str, Any], max_tokens: int, timeout: float) -> Any:
@@ -92,10 +95,38 @@ class OpenAIChat(SdkProvider):
             return await self._create(client, request, max_tokens, timeout)
 
 
-def _completion(text: str, calls: list[ToolCall], finish: str | None, usage: Any, *, declined: bool) -> Completion:
-    stop = Stop.FILTERED if declined and not text else _STOPS.get(finish or "", Stop.END)
-    tokens = TokenUsage(usage.prompt_tokens or 0, usage.completion_tokens or 0) if usage is not None else TokenUsage()
-    return Completion(text, stop, tuple(calls), tokens)
+def _completion(text: str, calls: list[list[Any]], finish: Any, usage: Any, *, declined: bool) -> Completion:
+    """Return what came to a completion; the library checks nothing of it, and not every endpoint is the vendor's."""
+    stop = Stop.FILTERED if declined and not text else _STOPS.get(str(finish), Stop.END)
+    tokens = TokenUsage()
+    if usage is not None:
+        tokens = TokenUsage(
+            *(one if isinstance(one, int) else 0 for one in (usage.prompt_tokens, usage.completion_tokens))
+        )
+    made = [
+        # Some endpoints give no marks; the results have to find their calls all the same.
+        ToolCall(str(id_ or f"call-{number}"), str(name or ""), arguments)
+        for number, (id_, name, arguments) in enumerate(calls, 1)
+    ]
+    return Completion(text, stop, tuple(made), tokens)
+
+
+def _text(content: Any) -> str:
+    """Return content as text: a text, nothing, or a list of parts, as some endpoints have it.
+
+    Raises:
+        TypeError: It is something else.
+    """
+    if isinstance(content, list):
+        return "".join(_text(one.get("text")) for one in content if isinstance(one, dict))
+    if content is None or isinstance(content, str):
+        return content or ""
+    raise TypeError("content is no text")
+
+
+def _arguments(given: Any) -> str:
+    """Return the arguments of a call as JSON text, also where an endpoint gives the object itself."""
+    return given if isinstance(given, str) else "" if given is None else json.dumps(given)
 
 
 def _request(messages: Sequence[ChatMessage], tools: Sequence[ToolSpec], tool_choice: ToolChoice) -> dict[str, Any]:

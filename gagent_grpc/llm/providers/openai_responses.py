@@ -71,7 +71,7 @@ class OpenAIResponses(OpenAIChat):
         usage = response.usage
         tokens = TokenUsage(usage.input_tokens or 0, usage.output_tokens or 0) if usage is not None else TokenUsage()
         # As it came: a model that reasons wants its own reasoning back with the results of its calls.
-        native = [item.model_dump(mode="json", exclude_unset=True) for item in response.output]
+        native = [item.model_dump(exclude_unset=True, warnings=False) for item in response.output]
         return Completion("".join(text), stop, tuple(calls), tokens, native=native)
 
 

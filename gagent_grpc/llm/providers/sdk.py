@@ -59,13 +59,9 @@ class SdkProvider(abc.ABC):
         """
         if not model:
             raise ConfigurationError("the model has no name; expected one such as gpt-4o-mini")
-        if base_url is not None:
-            parts = urlsplit(base_url)
-            if parts.scheme not in {"http", "https"} or not parts.hostname:
-                raise ConfigurationError("the base URL is none; expected http://HOST[:PORT]/PATH, or https://")
         self._model = model
         self._key = Secret(api_key, self.key_variable) if api_key else None
-        self._base_url = base_url
+        self._base_url = _checked_url(base_url) if base_url is not None else None
         self._rate = requests_per_second
         self._limiter: Limiter | None = None
         self._client: Any = None
@@ -218,7 +214,7 @@ class SdkProvider(abc.ABC):
         except module.APIError as error:
             # Told in the middle of a stream.
             raise self._of_words(_words(error), 500, None) from None
-        except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+        except (AssertionError, AttributeError, IndexError, KeyError, TypeError, ValueError):
             text = f"{self.endpoint} does not answer as its API says; is the base URL right?"
             raise ModelError(Trouble.BAD_ANSWER, text) from None
         except Exception as error:
@@ -273,6 +269,24 @@ def _words(error: Any) -> list[str]:
         if isinstance(word, str) and _WORD.fullmatch(word) and word not in found:
             found.append(word)
     return found
+
+
+def _checked_url(text: str) -> str:
+    """Return a base URL without the blanks and line ends around it that copying leaves.
+
+    Raises:
+        ConfigurationError: It is none. What it holds is not shown: it may be a key.
+    """
+    text = text.strip()
+    try:
+        parts = urlsplit(text)
+        # The port is not read before it is asked for; a name that has no form on the wire is an error, too.
+        is_one = parts.scheme in {"http", "https"} and parts.port != 0 and bool((parts.hostname or "").encode("idna"))
+    except ValueError:
+        is_one = False
+    if not is_one or not text.isprintable() or " " in text:
+        raise ConfigurationError("the base URL is none; expected http://HOST[:PORT]/PATH, or https://")
+    return text
 
 
 def retry_after_of(headers: Mapping[str, str], now: float) -> float | None:

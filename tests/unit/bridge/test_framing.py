@@ -182,11 +182,24 @@ def test_line_that_is_no_answer_is_noise_with_short_excerpt(line: bytes) -> None
     assert len(noise.excerpt) <= 80
 
 
-def test_invalid_utf8_is_noise_with_hex_excerpt() -> None:
-    noise = parse_line(b'{"action":"noop","note":"\xff\xfe"}')
+@pytest.mark.parametrize("line", [b'{"note":"\xff\xfe"}', b'{"say":""action"","b":"\xff\xfe"}'])
+def test_invalid_utf8_is_noise_with_hex_excerpt(line: bytes) -> None:
+    noise = parse_line(line)
     assert isinstance(noise, Noise)
-    assert "byte 25" in noise.reason
+    assert f"byte {line.index(0xFF)}" in noise.reason
     assert "ff fe" in noise.excerpt
+
+
+@pytest.mark.parametrize(
+    "begin", [b'{"action":"noop"', b'{ "action" : "noop"', b'{"actions":[]', b'{"id":3,"action":"noop"']
+)
+def test_answer_that_is_not_utf8_is_an_answer_of_which_nothing_is_known(begin: bytes) -> None:
+    answer = parse_line(begin + b',"note":"caf\xe9"}')
+    assert isinstance(answer, Answer)
+    assert answer.unreadable == f"not UTF-8 at byte {len(begin) + 12}"
+    assert isinstance(answer.actions[0], BadAction)
+    # For the log alone: it is a part of a content.
+    assert "63 61 66 e9 22 7d" in answer.actions[0].excerpt
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,13 @@ def test_script_is_looked_for_beside_the_settings_file(folder: Path) -> None:
         ("[[agents]]\nscript = 'worker.py'\nenv = { A = [1] }", r"env.A is \[1\]: input should be a valid string"),
         ("[[agents]]\nscript = 'worker.py'\nanswer_timeout = inf", "answer_timeout is inf"),
         ("[[agents]]\nscript = 'worker.py'\nname = 'a b'", r"number 1 \(a b\): "),
+        ("[[agents]]\nscript = 'worker.py'\nname = ''", r"number 1 \(\): agent name '': expected"),
+        ('[[agents]]\nscript = "worker.py"\nname = "a\\u001b[31m"', r"^gagent.toml: \S+ number 1 \(a\\x1b\[31m\): "),
+        (
+            "[[agents]]\nscript = 'worker.py'\nconfig = { day = 2026-01-01 }",
+            "number 1: config.day cannot be told to a script",
+        ),
+        ("[[agents]]\nscript = 'worker.py'\nconfig = { a = { b = [nan] } }", "number 1: config.a cannot be told"),
         (
             "[[agents]]\nscript = 'worker.py'\n[[agents]]\nscript = 'worker.py'",
             "number 2: 'worker' is the name of number 1",
@@ -85,6 +92,11 @@ def test_script_is_looked_for_beside_the_settings_file(folder: Path) -> None:
 def test_tables_that_make_no_agents_are_told(folder: Path, text: str, told: str) -> None:
     with pytest.raises(ConfigurationError, match=told):
         agents(folder, text)
+
+
+def test_numbers_come_before_the_platform(folder: Path) -> None:
+    made = agents(folder, "[[agents]]\nname = 'worker@local'\nscript = 'worker.py'\ncount = 2")
+    assert [agent.agent.aid for agent in made] == ["worker-1@local", "worker-2@local"]
 
 
 def test_tables_are_no_setting(folder: Path) -> None:

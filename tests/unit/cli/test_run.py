@@ -48,6 +48,7 @@ async def test_an_agent_is_ended_politely_when_nobody_reads_the_output(monkeypat
         ("run --all --name a", "belongs into the [[agents]] tables"),
         ("run --all -- cat", "a command and --all are both given"),
         ("run worker.py --json", "only with --all"),
+        ("run _worker.py", "Give the agent another one: --name NAME"),
         ("run worker.py --answer-timeout 0", "expected more than 0"),
         ("run worker.py --answer-timeout inf", "expected more than 0"),
         ("run worker.py --restarts -1", "expected 0 or more"),
@@ -59,6 +60,7 @@ async def test_an_agent_is_ended_politely_when_nobody_reads_the_output(monkeypat
 )
 def test_what_makes_no_agent_is_a_usage_error(gagent: Callable[..., Any], arguments: str, told: str) -> None:
     Path("worker.py").touch()
+    Path("_worker.py").touch()
     code, out, error = gagent(*arguments.split())
     assert (code, out) == (2, "")
     assert told in " ".join(error.split())

@@ -13,7 +13,7 @@ import random
 from collections import Counter
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from raw import acl
 from waiting import WAIT
@@ -227,6 +227,8 @@ async def _check(rng: random.Random) -> None:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32))
+# A failure crosses an earlier return of the same delivery, which so comes twice before anybody has begun it.
+@example(seed=52)
 def test_each_message_is_handled_once_and_in_order_whatever_is_late_lost_or_fails(
     seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:

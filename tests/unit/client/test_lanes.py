@@ -334,9 +334,6 @@ async def test_the_return_of_what_is_in_no_lane_drops_what_waits_in_any() -> Non
     await work.turn()
     # The urgent one has a worker of its own.
     assert work.begun == [2, 5]
-    work.lanes.returned(frozenset({1, 3, 4}))
-    await work.turn()
-    work.lanes.gave_back(1)
     work.lanes.returned(frozenset({1, 2, 3, 4, 5}))
     await work.end(2, 5)
     # What has begun goes on, what waits and was not returned stays.

@@ -28,6 +28,7 @@ OLLAMA = {"OPENAI_BASE_URL": "http://localhost:11434/v1"}
         (OLLAMA | {"GAGENT_MODEL": "llama3"}, {}, OpenAIChat, "llama3 at localhost:11434"),
         (OPENAI | OLLAMA, {"model": "mine"}, OpenAIChat, "mine at localhost:11434"),
         ({}, {"base_url": "https://user:word@hub.example/v1"}, OpenAIChat, "gpt-4o-mini at hub.example"),
+        ({}, {"base_url": " http://[::1]:8000/v1\n"}, OpenAIChat, "gpt-4o-mini at ::1:8000"),
         ({}, {"api_key": "sk-x", "model": "claude-x"}, AnthropicMessages, "claude-x at api.anthropic.com"),
         ({"OPENAI_API_KEY": ""}, {}, Echo, "echo"),
     ],
@@ -48,6 +49,21 @@ def test_what_is_said_counts_before_the_environment(environ: dict, options: dict
         ({"OPENAI_API_KEY": "sk-\u00fc"}, {}, "OPENAI_API_KEY is no key"),
         ({"OPENAI_API_KEY": "sk-1\r\nx: y"}, {}, "OPENAI_API_KEY is no key"),
         (OPENAI, {"base_url": "localhost:11434"}, "base URL is none; expected http://"),
+        *(
+            (OPENAI, {"base_url": url}, "base URL is none; expected http://")
+            for url in (
+                "http://127.0.0.1:99999/v1",
+                "http://127.0.0.1:0/v1",
+                "http://hub:sk/v1",
+                "http://[::1",
+                "http://hub .example/v1",
+                "http://hub.example/v1\nx",
+                "http://\ud800/v1",
+                "http://hub..example/v1",
+                f"http://{'a' * 300}/v1",
+                "ftp://hub.example/",
+            )
+        ),
     ],
 )
 def test_what_cannot_be_chosen_says_what_to_do(environ: dict, options: dict, text: str) -> None:
