@@ -15,7 +15,7 @@ PYTHON_CHECK = test -n "$(PYTHON)" && "$(PYTHON)" -c 'import sys; sys.exit(sys.v
 	{ echo "Python 3.11 or newer is needed; '$(PYTHON)' is not one. Say make PYTHON=/path/to/python3"; exit 1; }
 SOURCES := gagent_grpc agent_scripts/python scripts tests
 
-.PHONY: help demo test test-one field chaos chaos-short check format format-check lint types layers proto proto-lint proto-check bench clean
+.PHONY: help demo test test-one field edges chaos chaos-short check format format-check lint types layers proto proto-lint proto-check bench clean
 
 help:  ## This list
 	@grep -hE '^[a-z][a-z-]*:.*  ## ' $(MAKEFILE_LIST) | sed -E 's/:.*  ## /\t/' | expand -t 16
@@ -32,6 +32,9 @@ test-one: $(INSTALLED_DEV)  ## The same tests on one Python; ARGS="-k name" choo
 field: $(INSTALLED_DEV)  ## Situations that people met elsewhere, and the mail's promises against a model, on one Python
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/integration/field tests/integration/storage/test_store_model.py $(ARGS)
 
+edges: $(INSTALLED_DEV)  ## What stands around the bus: script agents, models, the gateway, on one Python
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/integration/bridge tests/integration/llm tests/integration/gateway $(ARGS)
+
 chaos: $(INSTALLED_DEV)  ## Kills, power cuts, cut networks, full disks, floods: the long form, about an hour
 	@scripts/chaos-tools
 	$(BIN)/python -m tests.chaos --long $(ARGS)
@@ -40,7 +43,7 @@ chaos-short: $(INSTALLED_DEV)  ## The same faults in their short form, about ten
 	@scripts/chaos-tools
 	$(BIN)/python -m tests.chaos $(ARGS)
 
-check: format-check lint types layers proto-lint proto-check test field chaos-short  ## Everything that CI runs
+check: format-check lint types layers proto-lint proto-check test edges field chaos-short  ## Everything that CI runs
 
 format: $(INSTALLED_DEV)  ## Format the code and the protos
 	$(BIN)/ruff format $(SOURCES)

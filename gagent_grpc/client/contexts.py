@@ -261,7 +261,7 @@ class SharedContext:
             lambda: pb.WatchContextRequest(space=self._space, prefix=prefix, after_revision=after_revision)
         )
         calls = self._calls.calls
-        begun = synced = False
+        begun = heard = synced = False
         longest = calls.initial_backoff
         while True:
             call = None
@@ -270,6 +270,7 @@ class SharedContext:
                 call = await calls.begin((await self._calls.stub()).WatchContext, request)
                 begun = True
                 while (told := await calls.read(call)) is not None:
+                    heard = True
                     longest = calls.initial_backoff
                     change = _change(told)
                     if change is None:
@@ -282,7 +283,8 @@ class SharedContext:
                         yield change
                 why: BusError | None = None
             except (Unavailable, ResourceExhausted) as error:
-                if not begun:
+                # Who reads too slowly has read something; a refusal may come when gRPC has said that the stream has begun.
+                if not (heard if isinstance(error, ResourceExhausted) else begun):
                     raise
                 why = error
             except Unauthenticated as error:

@@ -44,7 +44,7 @@ async def watched(calls: Calls, begin: Open[ToldT], cursor: str, what: str) -> A
     Raises:
         BusError: The first stream could not be begun, or a later one was refused for good.
     """
-    begun = False
+    begun = heard = False
     longest = calls.initial_backoff
     while True:
         call = None
@@ -53,12 +53,14 @@ async def watched(calls: Calls, begin: Open[ToldT], cursor: str, what: str) -> A
             call = await begin(cursor)
             begun = True
             while (told := await calls.read(call)) is not None:
+                heard = True
                 longest = calls.initial_backoff
                 cursor = told.cursor
                 yield told
             why: BusError | None = None
         except (Unavailable, ResourceExhausted) as error:
-            if not begun:
+            # Who reads too slowly has read something; a refusal may come when gRPC has said that the stream has begun.
+            if not (heard if isinstance(error, ResourceExhausted) else begun):
                 raise
             why = error
         except Unauthenticated as error:
